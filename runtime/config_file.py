@@ -227,7 +227,7 @@ class _Reader:
         lines: dict[str, int] = {}
         while not isinstance(event := next(self._events), ev.MappingEndEvent):
             if isinstance(event, ev.MappingStartEvent) and event.flow_style:
-                problem = "found {{, which YAML reads as a mapping: put a template in quotes, as in \"{{ … }}\""
+                problem = 'found {{, which YAML reads as a mapping: put a template in quotes, as in "{{ … }}"'
                 raise self._error(event, path, problem)
             if not isinstance(event, ev.ScalarEvent):
                 raise self._error(event, path, "found a key that is not plain text")

@@ -28,17 +28,16 @@ ALLOWED_FILTERS: Final = frozenset(
         *("upper", "capitalize"),
     }
 )
-ALLOWED_METHODS: Final = frozenset(
+_MAPPING_METHODS: Final = frozenset({"get", "items", "keys", "values"})
+_TEXT_METHODS: Final = frozenset(
     {
-        *("get", "items", "keys", "values"),
         *("startswith", "endswith", "lower", "upper", "strip", "lstrip", "rstrip", "split", "rsplit"),
         *("partition", "rpartition", "replace", "removeprefix", "removesuffix", "find", "rfind", "count"),
         *("isdigit", "isalpha", "isalnum", "index"),
     }
 )
+ALLOWED_METHODS: Final = _TEXT_METHODS | _MAPPING_METHODS
 """Methods of texts and mappings. Nothing else can be called."""
-
-_MAPPING_METHODS: Final = frozenset({"get", "items", "keys", "values"})
 
 _ALLOWED_NODES: Final = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Name, nodes.NSRef),
@@ -55,12 +54,49 @@ _ATTRIBUTE_FILTERS: Final = frozenset(
 )
 _POSITIONAL: Final = frozenset({"selectattr", "rejectattr"})
 
-_DEVICE: Final = "device"
-_DEVICES: Final = "devices"
+_DEVICE: Final = "a device"
+_DEVICES: Final = "a list of devices"
+_ATTRS: Final = "a mapping"
+_TEXT: Final = "text"
+_TEXTS: Final = "a list of texts"
+_NUMBER: Final = "a number"
+_NUMBERS: Final = "a list of numbers"
+_LOOP: Final = "the loop"
+
+_ELEMENTS: Final = {
+    _DEVICES: _DEVICE,
+    _TEXTS: _TEXT,
+    _NUMBERS: _NUMBER,
+    _TEXT: _TEXT,
+    _ATTRS: _TEXT,
+}
+"""Kinds of what an index gives."""
+_LISTS: Final = frozenset({_DEVICES, _TEXTS, _NUMBERS})
+_VARIABLE_KINDS: Final = {
+    "device": _DEVICE,
+    "devices": _DEVICES,
+    "ids": _TEXTS,
+    "node": _TEXT,
+    "resource": _TEXT,
+    "id": _TEXT,
+    "n": _NUMBER,
+}
+_FIELD_KINDS: Final = {
+    "id": _TEXT,
+    "name": _TEXT,
+    "path": _TEXT,
+    "attrs": _ATTRS,
+    "nodes": _TEXTS,
+    "numa_nodes": _NUMBERS,
+}
+_LOOP_FIELDS: Final = frozenset(
+    {"index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem"}
+)
+_EXPECTED_METHODS: Final = {_TEXT: _TEXT_METHODS, _ATTRS: _MAPPING_METHODS}
 
 
 class _Checker:
-    """Walks a template's tree. `scope` maps loop variables to `device`, or to None for other values."""
+    """Walks a template's tree. `scope` maps loop variables to their kinds, None: an unknown kind."""
 
     def __init__(
         self, variables: frozenset[str], fields: frozenset[str], attributes: frozenset[str] | None
@@ -78,7 +114,11 @@ class _Checker:
             yield from self._loop(node, scope)
             return
         for child in node.iter_child_nodes():
-            yield from self.check(child, scope)
+            is_method = isinstance(node, nodes.Call) and child is node.node
+            # A method is no attribute: only the value that has it is checked.
+            parts = child.iter_child_nodes() if is_method else (child,)
+            for part in parts:
+                yield from self.check(part, scope)
 
     def _loop(self, node: nodes.For, scope: dict[str, str | None]) -> Iterator[str]:
         if node.recursive:
@@ -88,8 +128,9 @@ class _Checker:
         targets = [name.name for name in node.target.find_all(nodes.Name)]
         if isinstance(node.target, nodes.Name):
             targets.append(node.target.name)
-        element = _DEVICE if self._kind(node.iter, scope) == _DEVICES else None
-        inner = {**scope, "loop": None, **dict.fromkeys(targets, element)}
+        kind = self._kind(node.iter, scope)
+        element = _ELEMENTS.get(kind or "") if len(targets) == 1 else None
+        inner = {**scope, "loop": _LOOP, **dict.fromkeys(targets, element)}
         rest = [*node.body, *([node.test] if node.test is not None else [])]
         for child in rest:
             yield from self.check(child, inner)
@@ -104,28 +145,44 @@ class _Checker:
                 yield f"found the unknown filter {quoted(name)}{_hint(name, ALLOWED_FILTERS)}"
             case nodes.Filter():
                 yield from self._filtered(node, scope)
-            case nodes.Getattr(node=base, attr=attr) if self._kind(base, scope) == _DEVICE:
-                yield from self._field(attr)
-            case nodes.Getitem(node=base, arg=nodes.Const(value=str(attr))) if (
-                self._kind(base, scope) == _DEVICE
-            ):
-                yield from self._field(attr)
             case (
                 nodes.Getattr(node=base, attr=attr)
                 | nodes.Getitem(node=base, arg=nodes.Const(value=str(attr)))
-            ) if attr not in _MAPPING_METHODS and self._is_attrs(base, scope):
-                yield from self._attribute(attr)
+            ):
+                yield from self._member(base, attr, scope)
             case nodes.Call(node=called):
-                yield from self._called(called)
+                yield from self._called(called, scope)
+            case nodes.Output(nodes=parts):
+                kinds = (self._kind(part, scope) for part in parts)
+                yield from (_no_text(kind) for kind in kinds if kind in {_DEVICE, _ATTRS, *_LISTS})
             case _:
                 pass
 
-    @staticmethod
-    def _called(called: nodes.Node) -> Iterator[str]:
+    def _member(self, base: nodes.Node, attr: str, scope: dict[str, str | None]) -> Iterator[str]:
+        """Check `base.attr`, which is no call."""
+        match self._kind(base, scope):
+            case None:
+                pass
+            case kind if kind == _DEVICE:
+                yield from self._field(attr)
+            case kind if kind == _ATTRS:
+                yield from self._attribute(attr)
+            case kind if kind == _LOOP:
+                if attr not in _LOOP_FIELDS:
+                    yield f"found loop.{attr}, expected one of {', '.join(sorted(_LOOP_FIELDS))}"
+            case kind:
+                yield f"found {_spelled(base)}.{attr}, but {_spelled(base)} is {kind}{_use_of(kind)}"
+
+    def _called(self, called: nodes.Node, scope: dict[str, str | None]) -> Iterator[str]:
         if not isinstance(called, nodes.Getattr):
             yield "found a call of something that is not a method"
-        elif called.attr not in ALLOWED_METHODS:
-            yield f"found the unknown method {quoted(called.attr)}{_hint(called.attr, ALLOWED_METHODS)}"
+            return
+        name, kind = called.attr, self._kind(called.node, scope)
+        if name not in ALLOWED_METHODS:
+            yield f"found the unknown method {quoted(name)}{_hint(name, ALLOWED_METHODS)}"
+        elif kind is not None and name not in _EXPECTED_METHODS.get(kind, frozenset()):
+            base = _spelled(called.node)
+            yield f"found {base}.{name}(), but {base} is {kind}{_use_of(kind)}"
 
     def _filtered(self, node: nodes.Filter, scope: dict[str, str | None]) -> Iterator[str]:
         """Check names of attributes in filters: `devices | map(attribute='pth')`."""
@@ -152,39 +209,58 @@ class _Checker:
             hint = _hint(name, self._attributes) if self._attributes else ": they have no attributes"
             yield f"found device.attrs.{name}, which devices of these sources do not have{hint}"
 
-    def _is_attrs(self, node: nodes.Node, scope: dict[str, str | None]) -> bool:
-        match node:
-            case (
-                nodes.Getattr(node=base, attr="attrs")
-                | nodes.Getitem(node=base, arg=nodes.Const(value="attrs"))
-            ):
-                return self._kind(base, scope) == _DEVICE
-            case _:
-                return False
-
     def _kind(self, node: nodes.Node, scope: dict[str, str | None]) -> str | None:
-        """`device`, `devices`, or None for the value of any other expression."""
+        """The kind of an expression's value; None where it is not known."""
         kind: str | None = None
         match node:
             case nodes.Name(name=name) if name in scope:
                 kind = scope[name]
-            case nodes.Name(name="device" | "devices" as name) if name in self._variables:
-                kind = name
+            case nodes.Name(name=name) if name in self._variables:
+                kind = _VARIABLE_KINDS.get(name)
+            case (
+                nodes.Getattr(node=base, attr=name)
+                | nodes.Getitem(node=base, arg=nodes.Const(value=str(name)))
+            ):
+                owner = self._kind(base, scope)
+                kind = _FIELD_KINDS.get(name) if owner == _DEVICE else _TEXT if owner == _ATTRS else None
             case nodes.Getitem(node=base, arg=nodes.Slice()):
                 kind = self._kind(base, scope)
-            case nodes.Getitem(node=base, arg=arg):
-                kind = _DEVICE if self._kind(base, scope) == _DEVICES and not _is_text(arg) else None
+            case nodes.Getitem(node=base):
+                kind = _ELEMENTS.get(self._kind(base, scope) or "")
             case nodes.Filter(node=nodes.Node() as base, name="first" | "last"):
-                kind = _DEVICE if self._kind(base, scope) == _DEVICES else None
+                kind = _ELEMENTS.get(self._kind(base, scope) or "")
             case nodes.Filter(node=nodes.Node() as base, name=name) if name in _LIST_FILTERS:
                 kind = self._kind(base, scope)
+                kind = kind if kind in _LISTS else None
             case _:
                 pass
         return kind
 
 
-def _is_text(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Const) and isinstance(node.value, str)
+def _spelled(node: nodes.Node) -> str:
+    """A short expression as it is written; `…` for any other."""
+    match node:
+        case nodes.Name(name=name):
+            return name
+        case nodes.Getattr(node=base, attr=attr):
+            return f"{_spelled(base)}.{attr}"
+        case nodes.Getitem(node=base, arg=nodes.Const(value=value)):
+            return f"{_spelled(base)}[{quoted(value)}]"
+        case _:
+            return "…"
+
+
+def _use_of(kind: str) -> str:
+    """What an expression of this kind has instead."""
+    if kind in _LISTS:
+        return ": expected an index, a filter such as join, or a loop"
+    methods = _EXPECTED_METHODS.get(kind)
+    return f", which has only the methods {', '.join(sorted(methods))}" if methods else ""
+
+
+def _no_text(kind: str) -> str:
+    what = {_DEVICE: "an object", _ATTRS: "a mapping"}.get(kind, "a list")
+    return f"an expression gives {what}, expected text (filters: join, first, tojson)"
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
