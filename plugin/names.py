@@ -113,6 +113,11 @@ def path_problem(text: str) -> str | None:
     return None
 
 
+def top_level(path: str) -> str:
+    """The top-level directory of an absolute path: `/dev` of `/dev/kfd`."""
+    return "/" + path.lstrip("/").partition("/")[0]
+
+
 def glob_problem(pattern: str) -> str | None:
     """Check a glob of absolute paths."""
     if "**" in pattern:

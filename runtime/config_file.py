@@ -344,7 +344,8 @@ def _extra(info: inspect.Type, path: Path) -> Mapping[str, Any]:
         options: tuple[inspect.Type, ...] = info.types if isinstance(info, inspect.UnionType) else (info,)
         info = next((each for each in options if not isinstance(each, inspect.NoneType)), info)
         if isinstance(info, inspect.Metadata):
-            info, extra = info.type, info.extra or {}
+            extra = info.extra or {}
+            info = info.type
         if isinstance(info, inspect.StructType) and isinstance(step, str):
             info, extra = next(field.type for field in info.fields if field.encode_name == step), {}
         elif isinstance(info, inspect.ListType) and isinstance(step, int):

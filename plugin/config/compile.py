@@ -1,6 +1,6 @@
 """The compiler: from a resource of the model to its plan, with every template compiled and checked."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -110,6 +110,12 @@ def compile_resource(written: model.Resource, document: Document, path: Path) ->
         place.at("name").check(written.name, names.resource_problem)
         place = replace(place, resource=written.name)
     share = written.share
+    probes = _probes(written.health, place.at("health"))
+    allocate = _allocate(written.allocate, place.at("allocate"))
+    cdi = None if written.cdi is UNSET else _cdi(written.cdi, place.at("cdi"))
+    checked = {probe.check.path for probe in probes if isinstance(probe.check, plan.ExistsCheck)}
+    if all(source.checks_paths for source in sources):
+        checked |= {_PATH, _NODE_PATH}
     return plan.ResourcePlan(
         name=written.name,
         sources=sources,
@@ -119,10 +125,14 @@ def compile_resource(written: model.Resource, document: Document, path: Path) ->
         numa=written.numa_node() or 0,
         sharing=_sharing(share, place.at("share", "id")),
         max_per_container=None if share.max_per_container is UNSET else share.max_per_container,
-        probes=_probes(written.health, place.at("health")),
+        probes=(
+            *probes,
+            *_nodes_probe("allocate.devices", allocate.devices, checked),
+            *(_nodes_probe("cdi.devices", cdi.devices, checked) if cdi is not None else ()),
+        ),
         prefer=written.prefer,
-        allocate=_allocate(written.allocate, place.at("allocate")),
-        cdi=None if written.cdi is UNSET else _cdi(written.cdi, place.at("cdi")),
+        allocate=allocate,
+        cdi=cdi,
         pre_start=None
         if written.pre_start is UNSET
         else plan.PreStartPlan(
@@ -194,6 +204,20 @@ def _probes(written: list[model.Probe], place: Location) -> tuple[plan.ProbePlan
             )
         )
     return tuple(probes)
+
+
+_PATH: Final = compile_template("{{ device.path }}", FOUND, DEVICE_FIELDS)
+_NODE_PATH: Final = compile_template("{{ node }}", _NODE, DEVICE_FIELDS)
+
+
+def _nodes_probe(
+    place: str, entries: Iterable[plan.NodeEntry], known: Collection[Template]
+) -> Iterator[plan.ProbePlan]:
+    """The probe that what Allocate must give for a device exists, but for the `known` paths."""
+    required = dict.fromkeys(entry.host for entry in entries if not entry.optional)
+    hosts = tuple(host for host in required if host.uses <= FOUND | _NODE and host not in known)
+    if hosts:
+        yield plan.ProbePlan(plan.NodesCheck(hosts), place)
 
 
 def _file_check(written: model.FileProbe, place: Location) -> plan.Check:

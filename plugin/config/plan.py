@@ -94,6 +94,13 @@ class ExistsCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesCheck:
+    """The device nodes that Allocate gives for a device, by their host paths, must exist."""
+
+    hosts: tuple[Template, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FileCheck:
     """The content of a host file must meet every condition that is not None."""
 
@@ -136,7 +143,7 @@ class XidCheck:
     quiet: float
 
 
-Check = ExistsCheck | FileCheck | CarrierCheck | ExecCheck | HttpCheck | XidCheck
+Check = ExistsCheck | NodesCheck | FileCheck | CarrierCheck | ExecCheck | HttpCheck | XidCheck
 
 
 @dataclass(frozen=True, slots=True)

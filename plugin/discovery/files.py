@@ -3,6 +3,7 @@
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import ClassVar
 
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings, Found, RescanNeededError, SourceConfig
@@ -12,6 +13,8 @@ from plugin.names import natural
 
 class Files(SourceConfig, frozen=True):
     """Every regular file of a directory is a device, named after the file. Links to files count."""
+
+    checks_paths: ClassVar[bool] = True
 
     directory: HostPath
     """Absolute path on the host."""

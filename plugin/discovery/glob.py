@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
@@ -30,6 +30,8 @@ class Glob(SourceConfig, frozen=True):
 
     Nodes: the path, if it is a device node.
     """
+
+    checks_paths: ClassVar[bool] = True
 
     paths: Annotated[list[HostGlob], Meta(min_length=1, max_length=64)]
     """Absolute patterns with `*`, `?` and `[…]`, which match no slash."""

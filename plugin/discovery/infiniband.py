@@ -121,12 +121,12 @@ class Infiniband(PciSelection, frozen=True):
     together: bool = False
     """One device named `all` for all selected devices, while there is at least one.
 
-    Its attributes are `devices`, `interfaces` and `addresses`, each joined by commas.
+    Its attributes are `devices`, `interfaces` and `addresses`, each joined by commas, and the first `uverbs`.
     """
 
     def attributes(self) -> frozenset[str]:
         if self.together:
-            return frozenset({"devices", "interfaces", "addresses"})
+            return frozenset({"devices", "interfaces", "addresses", "uverbs"})
         return frozenset(
             {
                 *PCI_ATTRIBUTES,
@@ -214,4 +214,5 @@ def _together(found: list[Found]) -> list[Found]:
     }
     joined = {key: ",".join(filter(None, texts))[:MAX_JOINED] for key, texts in lists.items()}
     nodes = sorted({node for item in found for node in item.nodes}, key=natural)
+    joined["uverbs"] = node_of_kind(nodes, "uverbs")
     return [Found(TOGETHER, attrs=joined, nodes=tuple(nodes))]

@@ -194,8 +194,11 @@ class NvidiaScanner:
         """The devices by the driver's files, without NVML."""
         try:
             shown = tuple(driver.gpus())
-            source = "procfs"
-        except OSError:
+            source, none = "procfs", f"{GPUS} shows no GPU that the driver offers"
+        except OSError as error:
+            none = f"{GPUS} and /dev/nvidia0 are not there: no driver is loaded"
+            if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+                none = f"{GPUS} cannot be read ({error.strerror}), and /dev/nvidia0 is not there"
             try:
                 shown = tuple(driver.nodes())
             except OSError:
@@ -207,7 +210,7 @@ class NvidiaScanner:
         found = [item for gpu in shown for item in self._devices(driver, gpu, source)]
         notes = [f"NVML is not used: {reason}"]
         if not shown:
-            notes.append(f"{GPUS} and /dev/nvidia0 are not there: no driver is loaded")
+            notes.append(none)
         elif not found:
             notes.append(f"the driver shows {len(shown)} GPUs, and no {self._wanted}")
         return _findings(found, notes)

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from glob import escape
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
@@ -32,6 +32,8 @@ class Regex(SourceConfig, frozen=True):
 
     Nodes: the path, if it is a device node.
     """
+
+    checks_paths: ClassVar[bool] = True
 
     pattern: RegexText
     """A regular expression for the whole path below the directory. One that may take too long is refused."""

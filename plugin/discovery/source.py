@@ -127,6 +127,8 @@ class SourceConfig(ConfigStruct, frozen=True):
 
     identifies_devices: ClassVar[bool] = True
     """Whether equal configurations always find the same physical devices."""
+    checks_paths: ClassVar[bool] = False
+    """Whether it finds a device only while the device's path and nodes exist."""
     reports_faults: ClassVar[bool] = False
     """Whether `fault_source` returns one; the probe `xid` needs it."""
 

@@ -88,8 +88,8 @@ class Prober:
         for question in each.values():
             if question.interval:
                 self._schedule(question, self._clock.monotonic())
-            if question.path and question.with_scans:
-                self._by_path.setdefault(question.path, set()).add((device.id, question.probe))
+            for path in question.paths if question.with_scans else ():
+                self._by_path.setdefault(path, set()).add((device.id, question.probe))
         self._request((device.id, question.probe) for question in each.values() if question.with_scans)
 
     def remove(self, device_id: str) -> None:
@@ -98,10 +98,11 @@ class Prober:
         for question in known[1].values() if known is not None else ():
             key = device_id, question.probe
             self._next.pop(key, None)
-            keys = self._by_path.get(question.path, set())
-            keys.discard(key)
-            if not keys:
-                self._by_path.pop(question.path, None)
+            for path in question.paths:
+                keys = self._by_path.get(path, set())
+                keys.discard(key)
+                if not keys:
+                    self._by_path.pop(path, None)
 
     @property
     def watched(self) -> tuple[tuple[str, str], ...]:

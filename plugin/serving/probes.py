@@ -15,6 +15,7 @@ from plugin.config.plan import (
     ExistsCheck,
     FileCheck,
     HttpCheck,
+    NodesCheck,
     ProbePlan,
     XidCheck,
 )
@@ -22,7 +23,7 @@ from plugin.config.templates import Template, TemplateError
 from plugin.devices.device import Device
 from plugin.discovery.command import run_command
 from plugin.discovery.host import HostRoot
-from plugin.names import path_problem
+from plugin.names import path_problem, top_level
 from plugin.serving.blocking import WorkerThread, begin
 from runtime.patterns import MAX_TEXT, fullmatch
 from runtime.text import quoted
@@ -42,7 +43,7 @@ class Question:
     """One probe of one device. `ask` returns why it fails, or an empty text; None: a GET of `url`.
 
     It runs every `interval` seconds unless that is None; `with_scans`: also with each scan of the host, and
-    when `path` changes.
+    when one of `paths` changes.
     """
 
     device: str
@@ -52,7 +53,7 @@ class Question:
     interval: float | None
     with_scans: bool
     ask: Callable[[], str] | None
-    path: str = ""
+    paths: tuple[str, ...] = ()
     url: str = ""
     status: frozenset[int] | None = None
 
@@ -63,7 +64,7 @@ def questions(probes: Sequence[ProbePlan], device: Device, host: HostRoot) -> It
         if isinstance(probe.check, XidCheck):
             continue  # reported by events
         try:
-            yield _question(number, probe, {"device": device}, device.id, host)
+            yield _question(number, probe, device, host)
         except TemplateError as error:
             failed = partial(str, f"{probe.place}: {error}")
             yield Question(
@@ -78,45 +79,67 @@ def asked_at_allocate(probe: ProbePlan) -> bool:
     return isinstance(probe.check, ExistsCheck | FileCheck) and probe.interval is None and probe.failures == 1
 
 
-def _question(
-    number: int, probe: ProbePlan, variables: Mapping[str, object], device_id: str, host: HostRoot
-) -> Question:
-    check = probe.check
+def _question(number: int, probe: ProbePlan, device: Device, host: HostRoot) -> Question:
+    check, variables = probe.check, {"device": device}
     default: float | None = COSTLY
     ask: Callable[[], str] | None = None
-    path = url = ""
+    paths: tuple[str, ...] = ()
+    url = ""
     match check:
         case ExistsCheck():
-            path = _path(check.path, variables)
+            paths = (path := _path(check.path, variables),)
             default, ask = _polling(path), partial(_exists, host, path)
+        case NodesCheck():
+            paths = tuple(dict.fromkeys(_node_paths(check, device)))
+            default, ask = None, partial(_all_exist, host, paths)
         case FileCheck():
-            path = _path(check.path, variables)
+            paths = (path := _path(check.path, variables),)
             equals = None if check.equals is None else check.equals.render(variables)
             default, ask = _polling(path), partial(_file, host, check, path, equals)
         case CarrierCheck():
             default, ask = WITHOUT_EVENTS, partial(_carrier, host, check.interface.render(variables))
         case ExecCheck():
-            ask = partial(_exec, [part.render(variables) for part in check.command], probe.timeout)
+            program, *arguments = check.command
+            command = [_path(program, variables), *(part.render(variables) for part in arguments)]
+            ask = partial(_exec, command, probe.timeout)
         case HttpCheck():
-            url = check.url.render(variables)
+            url = _filled(check.url, variables)
         case XidCheck():
             raise AssertionError(probe.place)
     return Question(
-        device_id,
+        device.id,
         number,
         probe.place,
         probe.timeout,
         interval=default if probe.interval is None else probe.interval,
-        with_scans=probe.interval is None and isinstance(check, ExistsCheck | FileCheck | CarrierCheck),
+        with_scans=probe.interval is None and isinstance(check, _WITH_SCANS),
         ask=ask,
-        path=path,
+        paths=paths,
         url=url,
         status=check.status if isinstance(check, HttpCheck) else None,
     )
 
 
+_WITH_SCANS: Final = (ExistsCheck, NodesCheck, FileCheck, CarrierCheck)
+
+
+def _filled(template: Template, variables: Mapping[str, object]) -> str:
+    text = template.render(variables)
+    if not text.strip():
+        raise TemplateError(f"{quoted(template.text)} is empty: nothing was found for it")
+    return text
+
+
+def _node_paths(check: NodesCheck, device: Device) -> Iterator[str]:
+    for host in check.hosts:
+        if "node" in host.uses:
+            yield from (_path(host, {"device": device, "node": node}) for node in device.nodes)
+        else:
+            yield _path(host, {"device": device})
+
+
 def _path(template: Template, variables: Mapping[str, object]) -> str:
-    path = template.render(variables)
+    path = _filled(template, variables)
     problem = path_problem(path)
     if problem is not None:
         raise TemplateError(problem)
@@ -132,6 +155,14 @@ def _exists(host: HostRoot, path: str) -> str:
         return "" if host.exists(path) else f"{path} is not there"
     except OSError as error:
         return _os_problem(error, path)
+
+
+def _all_exist(host: HostRoot, paths: Sequence[str]) -> str:
+    """As for Allocate: of a top-level directory that --host-root does not show nothing is known."""
+    for path in paths:
+        if (problem := _exists(host, path)) and host.exists(top_level(path)):
+            return problem
+    return ""
 
 
 def _file(host: HostRoot, check: FileCheck, path: str, equals: str | None) -> str:

@@ -24,7 +24,7 @@ from plugin.devices.inventory import RELEASE_AFTER
 from plugin.devices.rendering import ContainerNode, File, Mount, RenderError
 from plugin.discovery import host as host_access
 from plugin.discovery.host import HostRoot
-from plugin.names import natural
+from plugin.names import natural, top_level
 from plugin.serving.sockets import PREFIX, RECORD_ENDING
 from runtime.clock import Clock
 from runtime.log import Log
@@ -163,8 +163,7 @@ def missing_nodes(host: HostRoot, nodes: Iterable[ContainerNode]) -> Iterator[st
     Only below top-level directories that --host-root shows, such as /dev: nothing is known of the others.
     """
     for node in nodes:
-        top = "/" + node.host.lstrip("/").partition("/")[0]
-        if not node.optional and not host.exists(node.host) and host.exists(top):
+        if not node.optional and not host.exists(node.host) and host.exists(top_level(node.host)):
             yield node.host
 
 

@@ -167,7 +167,7 @@ def test_mappings_merge_at_every_level_and_other_values_replace() -> None:
     assert [e.name.text for e in plan.allocate.annotations] == ["x"]
     assert plan.pre_start is not None
     assert ([c.text for c in plan.pre_start.command], plan.pre_start.timeout) == (["/bin/true"], 7.0)
-    assert len(plan.probes) == 1
+    assert [probe.place for probe in plan.probes] == ["health[0].exists", "allocate.devices"]
 
 
 def test_a_key_without_a_value_removes_that_of_the_preset() -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from plugin.discovery.host import HostRoot
 from plugin.discovery.nvidia import Nvidia, NvidiaScanner
 from plugin.discovery.nvml import NVML, NvidiaEvents
 from plugin.discovery.source import Fault, Findings, Found
+from plugin.discovery.sysfs_tree import SysfsTree
 from plugin.serving.blocking import Offload, StuckError
 
 
@@ -115,6 +117,24 @@ def test_gpus_without_nvml_and_without_proc_are_those_with_a_node(here: HostRoot
     show_gpu(tree, "0000:3b:00.0", 0, "GPU-????????-????-????-????-????????????")
     (unused,) = scan(here).found
     assert (unused.name, unused.attrs["uuid"], unused.attrs["source"]) == ("nvidia0", "", "procfs")
+
+
+@pytest.mark.usefixtures("no_nvml")
+def test_a_directory_of_the_driver_that_is_there_is_not_called_missing(
+    here: HostRoot, tree: HostTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = "/proc/driver/nvidia/gpus"
+    tree.directory(gpus)
+    assert scan(here).notes[1:] == (f"{gpus} shows no GPU that the driver offers",)
+    show_gpu(tree, "0000:5e:00.0", 2, "GPU-x", **{"GPU Excluded": "Yes"})
+    assert scan(here).notes[1:] == (f"{gpus} shows no GPU that the driver offers",)
+
+    def unreadable(_tree: SysfsTree, path: str) -> tuple[str, ...]:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(SysfsTree, "names", unreadable)
+    (note,) = scan(here).notes[1:]
+    assert note == f"{gpus} cannot be read (Permission denied), and /dev/nvidia0 is not there"
 
 
 @pytest.mark.usefixtures("no_nvml")

@@ -1,6 +1,7 @@
 """Presets of devices on buses: what a kubelet is shown of a host tree, and the exact answers to Allocate."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,36 @@ async def test_rdma_shared_gives_all_adapters_at_once(node: Node, host: Path, ma
         assert await node.allocate(name, "0") == Answer(
             nodes=nodes("rwm", *(f"/dev/infiniband/{n}" for n in names if not n.endswith("0")))
         )
+
+
+async def test_rdma_shared_is_unhealthy_without_its_nodes(node: Node, host: Path, machine: Machine) -> None:
+    name = "rdma/hca_shared_devices_a"
+    path = machine.function("0000:3b:00.0", "15b3", "1017", "020000", driver="mlx5_core")
+    machine.interface("ens3", path)
+    machine.rdma("mlx5_0", path, 0)
+    missing = host / "dev/infiniband/uverbs0"
+    missing.unlink()
+    async with node.serve("rdma-shared") as served:
+        assert set((await node.devices(name, 1000)).values()) == {Listed(healthy=False)}
+        assert set(served.reasons(name).values()) == {"/dev/infiniband/uverbs0 is not there"}
+        missing.touch()
+        await node.allocatable(name, 1000)
+        (host / "dev/infiniband/umad0").unlink()
+        await node.allocatable(name, 0)
+        assert set(served.reasons(name).values()) == {"/dev/infiniband/umad0 is not there"}
+
+
+async def test_rdma_shared_is_unhealthy_without_its_kernel_module(
+    node: Node, host: Path, machine: Machine
+) -> None:
+    name = "rdma/hca_shared_devices_a"
+    path = machine.function("0000:3b:00.0", "15b3", "1017", "020000", driver="mlx5_core")
+    machine.rdma("mlx5_0", path, 0)
+    shutil.rmtree(host / path.lstrip("/") / "infiniband_verbs")
+    async with node.serve("rdma-shared") as served:
+        await node.devices(name, 1000)
+        (reason,) = set(served.reasons(name).values())
+        assert reason == "health[0].exists: '{{ device.attrs.uverbs }}' is empty: nothing was found for it"
 
 
 async def test_solarflare_needs_onload(node: Node, host: Path, machine: Machine) -> None:

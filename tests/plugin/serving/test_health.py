@@ -41,6 +41,40 @@ async def test_a_file_that_is_written_changes_health_at_once(node: Node, devices
         assert dict(tally.transitions) == {"unhealthy": 1, "healthy": 1}
 
 
+async def test_what_allocate_must_give_exists_for_a_healthy_device(
+    node: Node, devices: Path, host: Path
+) -> None:
+    allocate = """\
+  allocate:
+    devices:
+      - {host: "{{ device.path }}"}
+      - {host: "/dev/control-{{ device.name }}"}
+      - {host: /dev/shared}
+      - {host: /dev/more, optional: true}
+      - {host: /opt/unseen}
+"""
+    text = configuration(glob(NAME, "/dev/v*", allocate))
+    for name in ("control-v0", "shared"):
+        (devices / name).touch()
+    async with node.serve(text, pace=Pace(rescan=1000.0), ready={NAME: 1}) as served:
+        assert served.reasons(NAME) == {"v0": "", "v1": "/dev/control-v1 is not there"}
+        await served.quiet(NAME)
+        (devices / "control-v1").touch()
+        await node.allocatable(NAME, 2)
+        (devices / "shared").unlink()
+        await node.allocatable(NAME, 0)
+        assert set(served.reasons(NAME).values()) == {"/dev/shared is not there"}
+
+
+async def test_what_a_cdi_specification_must_give_exists_for_a_healthy_device(
+    node: Node, devices: Path
+) -> None:
+    cdi = '  cdi: {kind: a.b/c, devices: [{host: "/dev/control-{{ device.name }}"}]}\n'
+    (devices / "control-v0").touch()
+    async with node.serve(configuration(glob(NAME, "/dev/v*", cdi)), ready={NAME: 1}) as served:
+        assert served.reasons(NAME) == {"v0": "", "v1": "/dev/control-v1 is not there"}
+
+
 async def test_a_probe_that_hangs_fails_and_blocks_no_other(node: Node, devices: Path, host: Path) -> None:
     (host / "run/v0").unlink()
     os.mkfifo(host / "run/v0")  # reading it waits for a writer that never comes

@@ -148,12 +148,26 @@ async def test_an_http_probe_without_an_answer(host: Path, listens: bool, reason
 
 def test_a_template_that_fails_fails_the_probe(host: Path) -> None:
     for path, reason in (
-        ("{{ device.attrs.empty }}", "expected an absolute path"),
+        ("{{ device.attrs.empty }}", "'{{ device.attrs.empty }}' is empty: nothing was found for it"),
+        ("{{ device.name }}", "expected an absolute path"),
         ("/{{ device.name.split('-')[3] }}", "list object has no element 3"),
     ):
         question = question_of(host, {"exists": path})
         assert question.ask is not None
         assert question.ask() == f"health[0].exists: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        ({"file": {"path": "{{ device.attrs.empty }}", "equals": "x"}}, "file"),
+        ({"exec": {"command": ["{{ device.attrs.empty }}", "x"]}}, "exec"),
+        ({"http": {"url": "{{ device.attrs.empty }}"}}, "http"),
+    ],
+)
+def test_an_empty_path_or_url_says_so(host: Path, written: object, place: str) -> None:
+    reason = "'{{ device.attrs.empty }}' is empty: nothing was found for it"
+    assert outcome(host, written) == f"health[0].{place}: {reason}"
 
 
 def test_probes_without_events_have_an_interval(host: Path) -> None:
