@@ -2,7 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.markdown import fences
+from harness.reference import DOCUMENT, whole
+from harness.served import Node, nodes
 from harness.usb import UsbBus
+from plugin.config.load import load
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import numa_nodes
@@ -170,6 +174,22 @@ def test_two_devices_with_one_serial_number_have_two_names(bus: UsbBus, here: Ho
         bus.unplug(port)
     bus.plug("1-3", "0403", "6001", "0001", address=8)
     assert list(named(source.scan(here))) == ["1-3"]
+
+
+async def test_the_documents_example_gives_every_port_of_every_adapter(node: Node, bus: UsbBus) -> None:
+    section = DOCUMENT.read_text().partition("\n### usb\n")[2]
+    example = next(text for kind, text in fences(section) if kind == "yaml")
+    text = whole(example).decode()
+    (plan,) = load(text.encode(), "docs/configuration.md")
+    two_ports = bus.plug("1-1", "0403", "6010", "A", address=5)
+    bus.child(two_ports, "ttyUSB0/tty/ttyUSB0", "tty", "ttyUSB0")
+    bus.child(two_ports, "ttyUSB1/tty/ttyUSB1", "tty", "ttyUSB1")
+    bus.child(bus.plug("1-2", "0403", "6001", "B", address=6), "ttyUSB2/tty/ttyUSB2", "tty", "ttyUSB2")
+    async with node.serve(text, ready={plan.name: 2}):
+        answer = await node.allocate(plan.name, "A", "B")
+        ttys = [f"/dev/ttyUSB{n}" for n in range(3)]
+        assert answer.nodes == nodes("rw", "/dev/bus/usb/001/005", *ttys[:2], "/dev/bus/usb/001/006", ttys[2])
+        assert answer.env == {"SERIAL_PORTS": ",".join(ttys)}
 
 
 def test_garbage_is_no_device(bus: UsbBus, here: HostRoot) -> None:
