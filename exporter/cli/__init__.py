@@ -1,11 +1,12 @@
-"""`devicelens who`, `history`, `explain` and `completion`: commands that query an exporter, a kubelet or
-Prometheus. They only read.
+"""Commands that query an exporter, a kubelet or Prometheus: `devicelens who`, `anomalies`, `history`,
+`explain` and `completion`. They only read.
 
 who         the command `who`
 watch       `who --watch`: a live table, or one line for each change
 history     the command `history`
 holdings    output of `who` and `history`: the present holders, and holdings in the past
 explain     the command `explain`
+anomalies   the command `anomalies`
 completion  the command `completion`, and completion of names
 sources     the flags that choose the source, its address and its credentials
 query       queries of the chosen source: the current mapping, one device explained, the history
@@ -15,7 +16,7 @@ prometheus  queries of a Prometheus
 select      which devices match RESOURCE=DEVICE and --pod
 table       tables: their rows, and their text for pipes
 terminal    tables for terminals
-common      exit codes, errors and notes on standard error
+common      flags of the output, exit codes, errors and notes on standard error
 
 aiohttp, rich, gRPC and asyncio are imported by `query`, `terminal`, `kubelet` and `watch` alone. The commands
 import those modules when they use them, so that --help and completion of flags start quickly.

@@ -78,13 +78,17 @@ def print_holders(query: HolderQuery, at: float | None, source: ChosenSource, ou
 
 
 def _warn_of_stale(answer: MappingAnswer, output: OutputFlags) -> bool:
-    """Warn of stale mappings; returns whether there are any. A fleet's notes name them on standard error."""
+    """Warn of stale and missing mappings; returns whether there are any. A fleet's notes name them on
+    standard error.
+    """
     if not answer.fleet:
         return warn_unless_fresh(answer.nodes[0], output)
     stale = [spelled(node.place) for node in answer.nodes if node.freshness in STALE]
     if stale:
-        print_warning(f"the mapping of {listed(stale)} is stale: their holders are unknown", output)
-    return bool(stale)
+        print_warning(f"the mapping of {listed(stale)} is stale: the holders are unknown", output)
+    if answer.incomplete:
+        print_warning("an exporter could not query its kubelet yet: the holders are unknown", output)
+    return bool(stale) or answer.incomplete
 
 
 def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, output: OutputFlags) -> None:

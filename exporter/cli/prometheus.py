@@ -138,7 +138,13 @@ async def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: f
     nodes = list(_distinct(scraped, notes))
     notes += [f"Prometheus says: {visible(text, 300)}" for text in warnings]
     unique = tuple(dict.fromkeys(notes))
-    return MappingAnswer(tuple(nodes), origin, fleet=True, notes=unique, at=samples[0].value[0])
+    return MappingAnswer(
+        *(tuple(nodes), origin),
+        fleet=True,
+        notes=unique,
+        at=samples[0].value[0],
+        incomplete=bool(failing) and not node,
+    )
 
 
 def _expression(selector: str, node: str) -> str:

@@ -83,7 +83,7 @@ class MappingAnswer:
     """The answer of a source: one node, or any number of nodes of a `fleet`.
 
     `origin` names the source. `notes` are warnings for standard error. `at` is the unix time of the answer;
-    None: the document has its own.
+    None: the document has its own. `incomplete`: an exporter of the fleet has no mapping yet.
     """
 
     nodes: tuple[NodeDocument, ...]
@@ -91,6 +91,7 @@ class MappingAnswer:
     fleet: bool = False
     notes: tuple[str, ...] = ()
     at: float | None = None
+    incomplete: bool = False
 
     @property
     def place(self) -> str:

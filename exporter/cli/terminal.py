@@ -1,7 +1,7 @@
 """Tables on a terminal, drawn by rich, with colours and as wide as the terminal.
 
 A table that is wider uses short forms. If that is not enough, it loses, in this order and only as needed: the
-columns _LEFT_OUT_FIRST, the middle of device ids, and the columns _LEFT_OUT_LAST. Names of pods stay whole.
+columns LEFT_OUT_FIRST, the middle of device ids, and the columns LEFT_OUT_LAST. Names of pods stay whole.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ from rich.text import Text
 from exporter.cli.table import Row, coloured
 from runtime.text import shortened, visible
 
-_LEFT_OUT_FIRST: Final = ("CONTAINER", "HELD FOR", "UNTIL", "SINCE", "FIRST SEEN")
-_LEFT_OUT_LAST: Final = ("RESOURCE", "REASON", "EVIDENCE", "TO", "FROM", "KIND", "STATE")
+LEFT_OUT_FIRST: Final = ("CONTAINER", "HELD FOR", "UNTIL", "SINCE", "FIRST SEEN")
+LEFT_OUT_LAST: Final = ("RESOURCE", "REASON", "EVIDENCE", "TO", "FROM", "KIND", "STATE")
 _FLOWING: Final[Mapping[str, int]] = {"REASON": 20, "EVIDENCE": 20}
 """Columns whose texts continue on the next line, and their least widths."""
 _ID: Final = "DEVICE"
 _ID_LEAST: Final = 16
-"""The least width of device ids beside the columns _LEFT_OUT_LAST."""
+"""The least width of device ids beside the columns LEFT_OUT_LAST."""
 _ID_SHORTEST: Final = 8
 _GAP: Final = 2
 """Spaces between two columns."""
@@ -73,7 +73,7 @@ def draw(names: Sequence[str], rows: Sequence[Row], width: int, *, headers: bool
     widths = dict(enumerate(widest(texts)))
     if _needed(widths.values()) > width:
         texts = [[visible(cell.short or cell.text, _LONGEST) for cell in row] for row in rows]
-        widths = _fitted(names, widest(texts), width)
+        widths = fitted(names, widest(texts), width)
     table = DrawnTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     table.show_header = headers
     for i, columns in widths.items():
@@ -88,8 +88,10 @@ def _needed(widths: Iterable[int]) -> int:
     return sum(columns + _GAP for columns in widths) - _GAP
 
 
-def _fitted(names: Sequence[str], natural: Sequence[int], width: int) -> dict[int, int]:
-    """The columns that a terminal has space for, by index, with their widths."""
+def fitted(names: Sequence[str], natural: Sequence[int], width: int) -> dict[int, int]:
+    """The columns that a terminal of `width` has space for, by index, with their widths. `natural` are the
+    widths of their short forms.
+    """
     least = {i: min(natural[i], _FLOWING.get(name, natural[i])) for i, name in enumerate(names)}
     place = {name: i for i, name in enumerate(names)}
 
@@ -102,9 +104,9 @@ def _fitted(names: Sequence[str], natural: Sequence[int], width: int) -> dict[in
         if _ID in place and _needed(least.values()) > width:
             least[place[_ID]] = min(natural[place[_ID]], limit)
 
-    leave_out(_LEFT_OUT_FIRST)
+    leave_out(LEFT_OUT_FIRST)
     shorten_ids(_ID_LEAST)
-    leave_out(_LEFT_OUT_LAST)
+    leave_out(LEFT_OUT_LAST)
     shorten_ids(_ID_SHORTEST)
     spare = width - _needed(least.values())
     while spare < 0 and max(least.values()) > 1:

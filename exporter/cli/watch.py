@@ -18,7 +18,7 @@ from rich.text import Text
 
 from exporter.cli import query
 from exporter.cli.client import StatusError, connect, run
-from exporter.cli.common import AskError, OutputFlags, say
+from exporter.cli.common import STALE, AskError, OutputFlags, say
 from exporter.cli.select import (
     CPU,
     CpusEntry,
@@ -162,9 +162,9 @@ Place = tuple[str, tuple[tuple[str, str], ...]]
 class HolderChange:
     """One change, at `time` by the exporter's clock (RFC 3339, "" if unknown).
 
-    `event` is held (already by the first answer), allocated, released, unhealthy, healthy, lost (the source
-    has no data of the node) or back. `resource` and `device` are "" for a change of a node, `pod` is "" for a
-    change without a holder.
+    `event` is held (already by the first answer), allocated, released, unhealthy, healthy; of a node lost
+    (Prometheus has no data) and back, or stale (the exporter's mapping) and fresh. `resource` and `device`
+    are "" for a change of a node, `pod` is "" for a change without a holder.
     """
 
     event: str
@@ -234,6 +234,7 @@ class ChangeTracker:
         self._pod = pod
         self._nodes: dict[Place, _NodeHoldings] = {}
         self._lost: set[Place] = set()
+        self._stale: set[Place] = set()
 
     def advance(self, answer: MappingAnswer) -> list[HolderChange]:
         """The changes since the last answer; for the first one, its holdings and unhealthy devices."""
@@ -247,13 +248,17 @@ class ChangeTracker:
         changes = [HolderChange("lost", place) for place in lost - self._lost]
         changes += [HolderChange("back", place, present[place].time) for place in self._lost - lost]
         self._lost = lost
+        stale = {_place(node) for node in answer.nodes if node.freshness in STALE and not answer.fleet}
+        changes += [HolderChange("stale", place) for place in stale - self._stale]
+        changes += [HolderChange("fresh", place) for place in self._stale - stale]
+        self._stale = stale
         for place, now in present.items():
             changes += _differences(place, self._nodes.get(place), now)
         self._nodes |= present
         return sorted(changes, key=_order)
 
 
-_FIRST: Final = ("lost", "back", "released")
+_FIRST: Final = ("lost", "back", "stale", "fresh", "released")
 
 
 def _order(change: HolderChange) -> tuple[Place, int, str, str]:
@@ -453,6 +458,6 @@ class LiveTable:
         state = f", {', '.join(sorted(freshness))}" if freshness and not answer.fleet else ""
         devices = [device for node in answer.nodes for device in node.devices]
         held = sum(1 for device in devices if device.holders)
-        return Text(
-            f"{visible(answer.origin)}: {held} of {counted(len(devices), 'device')} held, as of {at}{state}"
-        )
+        count = f"{held} of {counted(len(devices), 'device')} held"
+        style = "bold red" if STALE & freshness else ""
+        return Text(f"{visible(answer.origin)}: {count}, as of {at}{state}", style)

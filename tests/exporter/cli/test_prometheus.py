@@ -181,6 +181,33 @@ async def test_warnings_about_nodes_are_reported(fake: Fake) -> None:
         "devicelens: Prometheus says: store 10.1.1.1 is not there\\x1b[2J",
         "devicelens: Prometheus says: an info",
     ]
+    assert result.stdout.splitlines()[:2] == [
+        "Warning: the mapping of worker-2 is stale: the holders are unknown",
+        "Warning: an exporter could not query its kubelet yet: the holders are unknown",
+    ]
+    failed = await run(fake, "gpu", "--fail-if-stale")
+    assert (failed.exit_code, failed.stdout) == (4, result.stdout)
+    none = await run(fake, "--pod", "ml/gone", "--fail-if-stale", "--no-headers")
+    assert (none.exit_code, none.stdout) == (4, "")
+    fake.samples = scrape(STATE, "worker-1", NOW, up=0.0, success=NOW - 40)
+    ageing = await run(fake, "--fail-if-stale")
+    assert (ageing.exit_code, "Warning" in ageing.stdout) == (0, False)
+
+
+async def test_a_fleet_is_filtered_by_state(fake: Fake) -> None:
+    fake.samples = [
+        *scrape(STATE, "worker-1", NOW, target={"instance": "a"}),
+        *scrape(replace(STATE, snapshot=Snapshot()), "worker-2", NOW, target={"instance": "b"}),
+    ]
+    for arguments in (("--state", "free"), ("--state", "free", "--at", str(NOW))):
+        result = await run(fake, *arguments)
+        assert [line.split() for line in result.stdout.splitlines()[1:]] == [
+            ["worker-1", "nvidia.com/gpu", "GPU-1", "free"],
+            [],
+            ["1", "device:", "1", "free"],
+        ]
+    none = await run(fake, "--state", "unhealthy")
+    assert none.stderr == "devicelens: no unhealthy device on worker-1\n"
 
 
 async def test_selectors_and_nodes_become_matchers(fake: Fake) -> None:

@@ -8,12 +8,15 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 from rich.cells import cell_len
 
 from exporter.cli.common import NoMatchError, OutputFlags, as_json
 from exporter.cli.select import CpusEntry, HolderQuery, MappingAnswer, NamespacedPod, select
 from exporter.cli.table import Cell, anomalies_table, holders_table, print_table
+from exporter.cli.terminal import LEFT_OUT_FIRST, LEFT_OUT_LAST, fitted
 from exporter.views.schema import (
     AnomaliesDocument,
     AnomalyEntry,
@@ -149,6 +152,7 @@ def test_the_environment_decides_about_colours(
 
 
 POD = "ml/llama-70b-pretraining-0"
+POD_COLUMN = "NAMESPACE/POD"
 NARROW = {
     # Short forms first, then CONTAINER and SINCE go.
     150: "gpu GPU-8d1c2a90-4d3e-4b8a-9a55-0e6b8f1d2c01 unhealthy POD main 10 min XID 79: the GPU has gone",
@@ -186,6 +190,31 @@ def test_a_narrow_terminal_loses_columns_but_no_part_of_a_pod_s_name(
         assert sum(POD in line for line in lines) == 2
     wide = table(shown, wide=True, out=Terminal())
     assert all(any(name in line for line in wide) for name in ids)
+
+
+LEFT_OUT = (*LEFT_OUT_FIRST, *LEFT_OUT_LAST)
+COLUMNS = ("KIND", "RESOURCE", "DEVICE", "STATE", POD_COLUMN, "CONTAINER", "SINCE", "FROM", "TO", "REASON")
+
+
+@given(
+    widths=st.lists(st.integers(1, 90), min_size=len(COLUMNS), max_size=len(COLUMNS)),
+    chosen=st.sets(st.sampled_from(COLUMNS)),
+    width=st.integers(12, 300),
+)
+def test_a_table_fits_every_terminal_and_keeps_ids_and_pods(
+    widths: list[int], chosen: set[str], width: int
+) -> None:
+    names = [name for name in COLUMNS if name in chosen | {"DEVICE", POD_COLUMN}]
+    natural = dict(zip(COLUMNS, widths, strict=True))
+    kept = {names[i]: columns for i, columns in fitted(names, [natural[n] for n in names], width).items()}
+    assert sum(kept.values()) + 2 * (len(kept) - 1) <= width
+    assert all(columns <= natural[name] for name, columns in kept.items())
+    assert kept["DEVICE"] >= 1
+    if natural[POD_COLUMN] + 2 + 8 <= width:
+        assert kept[POD_COLUMN] == natural[POD_COLUMN]
+    # A column goes only after those that are needed less.
+    gone = [name for name in LEFT_OUT if name in names and name not in kept]
+    assert gone == [name for name in LEFT_OUT if name in names][: len(gone)]
 
 
 def test_the_longest_name_of_a_pod_is_whole(setenv: Callable[..., None]) -> None:

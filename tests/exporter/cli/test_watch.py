@@ -184,6 +184,22 @@ def test_losing_the_source_is_reported_once_and_that_it_is_back(capsys: pytest.C
     ]
 
 
+def test_a_mapping_that_becomes_stale_and_fresh_again_has_a_line_of_each() -> None:
+    tracker = ChangeTracker()
+    told = [
+        advance(tracker, node(device("0", held_by("a")), freshness=freshness))
+        for freshness in ("fresh", "ageing", "stale", "stale", "fresh", "unknown")
+    ]
+    assert told == [
+        [("held", "0", "a")],
+        [],
+        [("stale", "", "")],
+        [],
+        [("fresh", "", "")],
+        [("stale", "", "")],
+    ]
+
+
 def test_a_state_keeps_the_changes_of_devices_that_were_or_are_in_it() -> None:
     out = StringIO()
     lines = ChangeLines(out, HolderQuery(states=frozenset({"unhealthy"})), json_lines=False)
@@ -233,9 +249,27 @@ def test_a_live_table_marks_changes_and_says_why_it_is_old(monkeypatch: pytest.M
             "as of 00:16:40Z: http://x: connection refused\\x1b[2J; trying again" in one for one in failed
         )
         assert not any(line.startswith("*") for line in failed)
+        view.update(answer(node(device("0"), freshness="stale")))
+        assert "\x1b[1;31mthe exporter at x: 0 of 1 device held, as of 00:17:00Z, stale" in out.getvalue()
     finally:
         view.close()
     assert "\x1b[?25h" in out.getvalue(), "the cursor is shown again"
+
+
+def test_a_live_table_is_filtered_sorted_and_without_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "30")
+    out = LiveOutput()
+    given = OutputFlags(no_headers=True, sort_by="pod")
+    view = LiveTable(out, HolderQuery(states=frozenset({"held"})), given, clock=lambda: 1000.0)
+    try:
+        view.update(answer(node(device("0", held_by("b")), device("1"), device("2", held_by("a")))))
+    finally:
+        view.close()
+    drawn = [line.split()[1:2] for line in out.getvalue().splitlines() if line.startswith(" ")]
+    assert drawn[-2:] == [["2"], ["0"]]
+    assert "NAMESPACE" not in out.getvalue()
+    assert ": 2 of 2 devices held" in out.getvalue()
 
 
 @pytest.mark.parametrize(
