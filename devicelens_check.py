@@ -15,7 +15,9 @@ import click
 from plugin.config.load import load as load_plugin
 from plugin.config.load import load_all, read
 from plugin.presets import PRESETS
+from plugin.settings import PluginSettings
 from runtime.config_file import MAX_BYTES, ConfigError, parse
+from runtime.flags import settings_flag
 from runtime.http.web_config import KEYS, read_named_files
 from runtime.http.web_config import load as load_web
 from runtime.text import quoted, visible
@@ -49,13 +51,16 @@ class _File:
     show_default="by its keys",
     help="What the files are: configurations of the plugin, or web configurations.",
 )
+@settings_flag(PluginSettings, "allow")
 @click.option(
     "--syntax-only", is_flag=True, help="Do not read the certificates that a web configuration names."
 )
 @click.option(
     "--schema", is_flag=True, help="Print the JSON Schema of the plugin's configuration files, for editors."
 )
-def check(*, files: tuple[Path, ...], kind: Kind | None, syntax_only: bool, schema: bool) -> None:
+def check(
+    *, files: tuple[Path, ...], kind: Kind | None, allow: frozenset[str], syntax_only: bool, schema: bool
+) -> None:
     """Check configuration files: the plugin's, each by itself and all together, and those that are given as
     --web.config.file, with the certificates that they name.
 
@@ -79,7 +84,7 @@ def check(*, files: tuple[Path, ...], kind: Kind | None, syntax_only: bool, sche
             if (kind or _kind(file)) == "web":
                 good = _check_web(file, certificates=not syntax_only)
             else:
-                good = _check_plugin(file)
+                good = _check_plugin(file, allow)
                 plugins.append(file)
         except ConfigError as error:
             click.echo(str(error), err=True)
@@ -87,7 +92,7 @@ def check(*, files: tuple[Path, ...], kind: Kind | None, syntax_only: bool, sche
         else:
             click.echo(f"{visible(file.source)}: ok, {good}")
     try:
-        _check_together(plugins)
+        _check_together(plugins, allow)
     except ConfigError as error:
         click.echo(str(error), err=True)
         failed = True
@@ -108,16 +113,16 @@ def _kind(file: _File) -> Kind:
     return "web" if not _PLUGIN_KEYS & keys.keys() and keys.keys() & set(KEYS) else "plugin"
 
 
-def _check_plugin(file: _File) -> str:
+def _check_plugin(file: _File, allowed: frozenset[str]) -> str:
     """What is in it, in words. Raises ConfigError."""
-    plans = load_plugin(file.content, file.source)
+    plans = load_plugin(file.content, file.source, allowed=allowed)
     return "1 resource" if len(plans) == 1 else f"{len(plans)} resources"
 
 
-def _check_together(files: list[_File]) -> None:
+def _check_together(files: list[_File], allowed: frozenset[str]) -> None:
     """Raises ConfigError for files of the plugin that cannot be used at once."""
     if len(files) > 1:
-        load_all([(file.source, file.content) for file in files])
+        load_all([(file.source, file.content) for file in files], allowed=allowed)
 
 
 def _check_web(file: _File, *, certificates: bool) -> str:

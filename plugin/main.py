@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import signal
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -61,7 +62,9 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     fleet = ResourceFleet(context)
     own = [(str(settings.config), settings.config)] if settings.config is not None else []
     presets = [(PRESET_SOURCE + name, PRESETS[name]) for name in settings.preset]
-    reloader = Reloader([*own, *presets], load_all, apply=fleet.apply, clock=clock)
+    reloader = Reloader(
+        [*own, *presets], partial(load_all, allowed=settings.allow), apply=fleet.apply, clock=clock
+    )
     try:
         plans = reloader.begin()
     except ConfigRefusedError as error:

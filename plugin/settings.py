@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import click
 
+from plugin.config.privileges import PRIVILEGES, parse_privileges
 from plugin.presets import PRESETS
 from runtime.flags import (
     DIRECTORY,
@@ -43,6 +44,14 @@ class PluginSettings(ProcessSettings):
         multiple=True,
         metavar="NAME",
         help=f"A ready-made configuration; may be given several times: {', '.join(sorted(PRESETS))}.",
+    )
+    allow: frozenset[str] = setting(
+        "--allow",
+        type=Parsed("list", parse_privileges),
+        default=",".join(PRIVILEGES),
+        metavar="LIST",
+        help="What configurations may use: exec (programs, run as root) and host-mounts (host paths in "
+        "containers, files written on the host); none forbids both.",
     )
     kubelet_registration: Literal["socket", "registry"] = setting(
         "--kubelet.registration",

@@ -45,6 +45,20 @@ def test_an_error_is_one_line_and_other_files_are_checked(good: Path, tmp_path: 
     ]
 
 
+def test_what_is_not_allowed_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "mounts.yaml"
+    file.write_text(GOOD + "    allocate:\n      mounts: [{host: /etc}]\n")
+    assert check(str(file)).exit_code == 0
+    assert check("--allow", "host-mounts", str(file)).exit_code == 0
+    result = check("--allow", "exec", str(file))
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"{file}:6: resources[0].allocate.mounts[0]: found what needs the privilege 'host-mounts', which "
+        "--allow leaves out\n"
+    )
+    assert "expected none, or some of exec,host-mounts" in check("--allow", "execs", str(file)).stderr
+
+
 def test_standard_input() -> None:
     assert check("-", stdin=GOOD).stdout == "stdin: ok, 1 resource\n"
     result = check("-", stdin=GOOD.replace("version: 1", "version: 3"))

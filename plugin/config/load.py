@@ -13,6 +13,7 @@ from typing import Final
 from plugin.config import model
 from plugin.config.compile import compile_resource
 from plugin.config.plan import ResourcePlan
+from plugin.config.privileges import ALL, forbidden
 from plugin.presets import PRESETS
 from runtime import config_file
 from runtime.config_file import MAX_BYTES, ConfigError, Document, Node, Path, parse
@@ -152,23 +153,27 @@ _EXPANDED: Final[config_file.FurtherKeys] = {model.Resource: frozenset({PRESET, 
 """Keys that `expand` removes; advice on mistyped keys includes them."""
 
 
-def load(content: bytes, source: str, presets: PresetFiles = PRESETS) -> tuple[ResourcePlan, ...]:
+def load(
+    content: bytes, source: str, presets: PresetFiles = PRESETS, *, allowed: frozenset[str] = ALL
+) -> tuple[ResourcePlan, ...]:
     """The resources of one configuration file; messages call it `source`.
 
     Raises ConfigError for the first problem.
     """
-    return load_all([(source, content)], presets)
+    return load_all([(source, content)], presets, allowed=allowed)
 
 
-def load_all(files: Sequence[tuple[str, bytes]], presets: PresetFiles = PRESETS) -> tuple[ResourcePlan, ...]:
-    """The resources of several (source, content) files together.
+def load_all(
+    files: Sequence[tuple[str, bytes]], presets: PresetFiles = PRESETS, *, allowed: frozenset[str] = ALL
+) -> tuple[ResourcePlan, ...]:
+    """The resources of several (source, content) files together; `allowed` are the privileges of --allow.
 
     Raises ConfigError for the first problem, such as a resource in two of them.
     """
     first: dict[str, tuple[str, int]] = {}
     plans: list[ResourcePlan] = []
     for source, content in files:
-        for plan, document, path in _resources(content, source, presets):
+        for plan, document, path in _resources(content, source, presets, allowed):
             if plan.name in first:
                 raise document.error(path, _twice(plan.name, source, *first[plan.name]))
             rival = next((other for other in plans if _same_devices(plan, other)), None)
@@ -185,7 +190,7 @@ def decoded(document: Document) -> model.Configuration:
 
 
 def _resources(
-    content: bytes, source: str, presets: PresetFiles
+    content: bytes, source: str, presets: PresetFiles, allowed: frozenset[str]
 ) -> Iterator[tuple[ResourcePlan, Document, Path]]:
     """(resource, document, path of its name) for each resource of one file."""
     document = parse(content, source)
@@ -195,6 +200,9 @@ def _resources(
     document = expand(document, presets)
     for index, resource in enumerate(decoded(document).resources):
         path: Path = ("resources", index)
+        problem = forbidden(resource, allowed)
+        if problem is not None:
+            raise document.error((*path, *problem[0]), problem[1])
         yield compile_resource(resource, document, path), document, (*path, "name")
 
 

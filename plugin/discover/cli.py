@@ -61,6 +61,7 @@ class ContainerRequest(click.ParamType[tuple[str, tuple[str, ...]]]):
 @click.command(epilog=_EPILOG)
 @settings_flag(PluginSettings, "config")
 @settings_flag(PluginSettings, "preset")
+@settings_flag(PluginSettings, "allow")
 @settings_flag(PluginSettings, "host_root")
 @click.option(
     "--allocate",
@@ -82,6 +83,7 @@ def discover(
     *,
     config: Path | None,
     preset: tuple[str, ...],
+    allow: frozenset[str],
     host_root: Path,
     allocate: tuple[tuple[str, tuple[str, ...]], ...],
     output: str,
@@ -94,7 +96,7 @@ def discover(
     if config is None and not preset:
         raise click.UsageError("expected --config FILE or --preset NAME: no resource is configured")
     try:
-        plans = _plans(config, preset)
+        plans = _plans(config, preset, allow)
     except ConfigError as error:
         click.echo(f"devicelens: {error}", err=True)
         sys.exit(1)
@@ -120,9 +122,10 @@ def discover(
         sys.exit(1)
 
 
-def _plans(config: Path | None, presets: Sequence[str]) -> tuple[ResourcePlan, ...]:
+def _plans(config: Path | None, presets: Sequence[str], allowed: frozenset[str]) -> tuple[ResourcePlan, ...]:
     files = [(str(config), read(config))] if config is not None else []
-    return load_all([*files, *((PRESET_SOURCE + name, PRESETS[name].read_bytes()) for name in presets)])
+    named = ((PRESET_SOURCE + name, PRESETS[name].read_bytes()) for name in presets)
+    return load_all([*files, *named], allowed=allowed)
 
 
 _COLUMNS: Final = ("DEVICE", "HEALTH", "NUMA", "PATH", "ATTRIBUTES", "REASON")

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.owners import devicelens, get, get_json
 from harness.processes import Process
 from harness.scripted import pod
-from harness.served import configuration
+from harness.served import configuration, static
 from harness.waiting import until_equal, until_holds
 from simulator import SimulatedKubelet
 
@@ -136,6 +136,19 @@ async def test_a_missing_file_is_status_1(root: Path) -> None:
     assert await refused(*flags(root, "--config", file)[1:]) == (
         f"cannot read the configuration: {file}: No such file or directory"
     )
+
+
+async def test_what_is_not_allowed_is_refused_at_the_start_and_at_a_reload(root: Path) -> None:
+    forbidden = "found what needs the privilege 'host-mounts', which --allow leaves out"
+    assert (await refused(*flags(root, "--preset", "sample", "--allow", "none")[1:])).endswith(forbidden)
+    plain = static("example.com/x", "a")
+    plugin = Process(*flags(root, *configure(root, plain), "--allow", "exec"))
+    async with plugin:
+        await plugin.line("starting")
+        configure(root, plain + "  allocate: {mounts: [{host: /etc}]}\n")
+        os.kill(plugin.pid, signal.SIGHUP)
+        assert forbidden in await plugin.line("configuration refused")
+        assert await plugin.stop() == 0
 
 
 async def test_a_root_that_is_too_long_for_sockets_is_status_1(root: Path) -> None:
