@@ -95,6 +95,7 @@ def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterato
         yield "parent", shortened(document.parent)
     if document.entry is not None:
         yield from _of_device(document.entry)
+    yield from _of_parts(document)
     if document.numa is not None and document.numa.told_by is not None:
         yield "numa", f"{ranges(document.numa.nodes)} (from the {document.numa.told_by})"
     for name, known in (("sibling", document.siblings), ("part", document.parts)):
@@ -107,6 +108,15 @@ def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterato
         yield "claimed", f"{claim.driver} {claim.pool} {shortened(claim.device)}"
     age = "" if document.age_seconds is None else f", {lasting(document.age_seconds)} old"
     yield "mapping", f"{document.freshness}{age}, of {document.node}"
+
+
+def _of_parts(document: ExplainDocument) -> Iterator[tuple[str, str]]:
+    """The health of a physical device that the kubelet lists by its parts only."""
+    health = document.health
+    if document.entry is not None or health is None:
+        return
+    since = "" if health.since is None else f", since {health.since}"
+    yield "health", f"{health.words}{'' if health.reason is None else f': {health.reason}'}{since}"
 
 
 def _of_device(entry: DeviceEntry) -> Iterator[tuple[str, str]]:

@@ -29,8 +29,10 @@ from exporter.mapping.model import (
 from exporter.mapping.state import Freshness, Moment, State
 from exporter.views import schema
 from exporter.views.explain import DeviceFacts, explain, sentences
+from exporter.views.health import DeviceHealth
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import Filters, HistoryRequest
+from exporter.views.verdict import device_verdict
 from exporter.views.wording import lasting, rfc3339, spelled
 
 _RELATIVES: Final = 100
@@ -322,12 +324,20 @@ def _counts(state: State) -> schema.Counts:
 
 
 def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -> schema.ExplainDocument:
-    """One device explained. Raises UnknownDevice and AmbiguousDevice of exporter.views.explain."""
+    """One device explained.
+
+    Raises NotKnownYet, UnknownDevice and AmbiguousDevice of exporter.views.explain.
+    """
     state = moment.state
     facts = explain(state, device, resource, reader=reader)
+    verdict = device_verdict(facts, moment.freshness)
     return schema.ExplainDocument(
         **_envelope(moment),
-        sentences=sentences(facts, state, now=moment.now, stale_after=moment.stale_after),
+        severity=verdict.severity.value,
+        sentences=(
+            verdict.on(spelled(facts.key.device)),
+            *sentences(facts, state, now=moment.now, stale_after=moment.stale_after),
+        ),
         subject=facts.subject.value,
         resource=facts.key.resource or None,
         device=facts.key.device,
@@ -336,6 +346,7 @@ def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -
         parent_reading=None if facts.parent_reading is None else _reading(facts.parent_reading),
         elsewhere=facts.elsewhere,
         entry=None if facts.device is None else device_entry(facts.device, state),
+        health=None if facts.health is None else _health(facts.health),
         numa=None if facts.device is None else _numa(facts.device, facts),
         attributed=bool(facts.claimed) if facts.device is None else bool(facts.device.holders),
         why_nobody=facts.why_nobody or None,
@@ -353,6 +364,12 @@ def _reading(reading: IdReading) -> schema.ReadingEntry:
         parent=reading.parent or None,
         replica=reading.replica or None,
         partition=reading.partition or None,
+    )
+
+
+def _health(found: DeviceHealth) -> schema.HealthEntry:
+    return schema.HealthEntry(
+        found.kind, found.words, found.reason or None, _time(found.since), found.source or None
     )
 
 

@@ -3,7 +3,7 @@
 `explain` finds the device that an id means and collects the facts; `sentences` writes them in plain English.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -23,6 +23,7 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.names import most_similar
 from exporter.mapping.state import Freshness, State
+from exporter.views.health import DeviceHealth, concerning, health, health_of_parts
 from runtime.text import shortened, utc, visible
 
 NO_PLUGIN: Final = "No --plugin.url is set: health reasons and attributes of devices are unknown."
@@ -53,6 +54,13 @@ class UnknownDevice(Exception):  # noqa: N818 -- an answer, not a failure
         self.nearest = nearest
 
 
+class NotKnownYet(Exception):  # noqa: N818 -- an answer, not a failure
+    """The kubelet has not answered yet, so which devices the node has is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__("the kubelet has not answered yet: which devices this node has is unknown")
+
+
 class AmbiguousDevice(ValueError):  # noqa: N818 -- a wrong use
     """The id means several devices: `devices`, or more than these."""
 
@@ -62,28 +70,15 @@ class AmbiguousDevice(ValueError):  # noqa: N818 -- a wrong use
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceHealth:
-    """A device's health: `kind` is healthy, unhealthy or unknown. `words` and `reason` say why ("" without a
-    reason), `since` is unix time, `source` names who reports it.
-    """
-
-    kind: str
-    words: str
-    reason: str = ""
-    since: float | None = None
-    source: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """The facts about the object that an id names.
 
-    `key.resource` is "" unless `subject` is DEVICE, and so `device` and `health` are None. `reading` is how
-    the id is read, `parent_reading` how its parent's id is. `siblings` are the other devices of the same
-    parent, `parts` the devices whose parent this is, `elsewhere` other resources with a device of this id,
-    `claimed` the claimed devices of this name. `plugin_device` and `plugin` are what its plugin reports.
-    `numa_by_plugin`: the NUMA nodes come from the plugin, not from the kubelet. `why_nobody` says why no pod
-    is its holder, "" where one is.
+    `key.resource` is "" unless `subject` is DEVICE, and so `device` is None. `health` of a parent is the
+    worst of its parts, None for a claimed device. `reading` is how the id is read, `parent_reading` how its
+    parent's id is. `siblings` are the other devices of the same parent, `parts` the devices whose parent this
+    is, `elsewhere` other resources with a device of this id, `claimed` the claimed devices of this
+    name. `plugin_device` and `plugin` are what its plugin reports. `numa_by_plugin`: the NUMA nodes come from
+    the plugin, not from the kubelet. `why_nobody` says why no pod is its holder, "" where one is.
     """
 
     subject: Subject
@@ -108,37 +103,14 @@ class DeviceFacts:
         return self.reading.parent if self.device is None else self.device.parent
 
 
-def health(device: Device, state: State) -> DeviceHealth:
-    """The health of a device, by the kubelet and by its plugin."""
-    reported = state.advertised.devices.get(device.key)
-    plugin = state.advertised.resources.get(device.key.resource)
-    since = None if reported is None else reported.since
-    if not state.snapshot.complete:
-        return DeviceHealth("unknown", "unknown", source="this kubelet does not report allocatable devices")
-    if device.allocatable:
-        return DeviceHealth("healthy", "healthy", since=since, source="the kubelet offers it")
-    source = "" if plugin is None else plugin.report.source
-    if plugin is not None and not plugin.report.answers:
-        report = plugin.report
-        words = "its plugin does not answer"
-        return DeviceHealth("unhealthy", words, report.problem, report.silent_since, f"plugin at {source}")
-    if reported is not None and not reported.healthy:
-        return DeviceHealth("unhealthy", "unhealthy", reported.reason, since, f"its plugin, at {source}")
-    why = "its plugin calls it healthy" if reported is not None else ""
-    if plugin is not None and not plugin.resource.served:
-        why = "the kubelet does not follow its plugin"
-    found = (a.since for a in _concerning(state.anomalies, device) if a.since is not None)
-    return DeviceHealth(
-        "unhealthy", "not allocatable", why, min(found, default=None), "the kubelet does not offer it"
-    )
-
-
 def explain(state: State, device: str, resource: str = "", *, reader: IdReader) -> DeviceFacts:
     """The facts about `device`: a whole id, raw or as it is shown; a parent's id; or a part of an id, if only
     one device has it. `resource` is a whole name, or the part after the slash; "" for any.
 
-    Raises UnknownDevice and AmbiguousDevice.
+    Raises NotKnownYet, UnknownDevice and AmbiguousDevice.
     """
+    if state.taken_at is None:
+        raise NotKnownYet
     snapshot = state.snapshot
     names = _resources(snapshot, resource)
     if names is not None and not names:
@@ -201,7 +173,7 @@ def _device(device: Device, state: State, reader: IdReader, claimed: tuple[Claim
         plugin_device=state.advertised.devices.get(key),
         plugin=state.advertised.resources.get(key.resource),
         numa_by_plugin=key in snapshot.numa_by_plugin,
-        anomalies=_concerning(state.anomalies, device),
+        anomalies=concerning(state.anomalies, device),
         why_nobody=_why_nobody(device, state),
     )
 
@@ -213,28 +185,14 @@ def _parent(parts: tuple[Device, ...], state: State, reader: IdReader) -> Device
         subject=Subject.PARENT,
         key=DeviceKey("", first.parent),
         reading=reader(first.parent, resource),
+        health=health_of_parts(parts, state),
         parts=parts,
-        anomalies=tuple(dict.fromkeys(a for part in parts for a in _concerning(state.anomalies, part))),
+        anomalies=tuple(dict.fromkeys(a for part in parts for a in concerning(state.anomalies, part))),
     )
 
 
 def _others(snapshot: Snapshot, kept: Callable[[Device], bool]) -> tuple[Device, ...]:
     return tuple(device for device in snapshot.devices if kept(device))
-
-
-def _concerning(anomalies: Iterable[Anomaly], device: Device) -> tuple[Anomaly, ...]:
-    """The anomalies of the device, of its resource as a whole, or of several devices that include it."""
-    key = device.key
-    return tuple(
-        anomaly
-        for anomaly in anomalies
-        if anomaly.resource in {key.resource, ""}
-        and (
-            anomaly.device == key.device
-            or (not anomaly.device and anomaly.holder is None)
-            or (key.device in anomaly.devices and anomaly.holder in {None, *device.holders})
-        )
-    )
 
 
 def _ambiguous(asked: str, found: list[Device], why: str) -> AmbiguousDevice:
@@ -276,25 +234,28 @@ def _why_nobody(device: Device, state: State) -> str:
         return ""
     if state.failure is not None:
         return "the last good List names no holder; List has failed since, so a pod may hold it now"
-    if any(anomaly.kind == "unattributed" for anomaly in _concerning(state.anomalies, device)):
+    if any(anomaly.kind == "unattributed" for anomaly in concerning(state.anomalies, device)):
         return (
-            "its plugin gave it out, yet no pod lists it: an init container has it, whose devices the "
+            "its plugin allocated it, and List names no holder: an init container has it, whose devices the "
             "kubelet does not list, or the pod was refused, or it leaked"
         )
     reported = state.advertised.devices.get(device.key)
     last = None if reported is None else reported.last_allocated
     allocated = f"; its plugin last allocated it at {utc(last)}" if last is not None else ""
     if not state.snapshot.complete:
-        return f"no pod lists it{allocated}"
+        return f"List names no holder{allocated}"
     if not device.allocatable:
-        return f"no pod lists it, and the kubelet would not give it out{allocated}"
+        return f"no pod holds it, and the kubelet does not allocate it{allocated}"
     return f"free: no pod holds it{allocated}"
 
 
 def sentences(facts: DeviceFacts, state: State, *, now: float, stale_after: float) -> tuple[str, ...]:
-    """The facts as sentences, the most important first, with control characters spelled out. `now` is unix
-    time, `stale_after` in seconds.
-    """
+    """As `statements`, and how fresh the mapping is. `now` is unix time, `stale_after` in seconds."""
+    return *statements(facts, state), visible(_freshness(state, now, stale_after), limit=_SENTENCE_LENGTH)
+
+
+def statements(facts: DeviceFacts, state: State) -> tuple[str, ...]:
+    """The facts as sentences, the most important first, with control characters spelled out."""
     words = (
         _identity(facts),
         *_relatives(facts),
@@ -303,7 +264,6 @@ def sentences(facts: DeviceFacts, state: State, *, now: float, stale_after: floa
         *_numa(facts),
         *_plugin(facts, state),
         *_anomalies(facts),
-        _freshness(state, now, stale_after),
     )
     return tuple(visible(sentence, limit=_SENTENCE_LENGTH) for sentence in words)
 
@@ -313,8 +273,8 @@ def _identity(facts: DeviceFacts) -> str:
     match facts.subject:
         case Subject.PARENT:
             count = len(facts.parts)
-            known = f"{count} that it knows are parts" if count > 1 else "one that it knows is a part"
-            return f"{name} is no device that the kubelet knows by itself: {known} of it."
+            known = f"{count} devices that are its parts" if count > 1 else "one device that is its part"
+            return f"{name} is a physical device. The kubelet lists {known}."
         case Subject.CLAIMED:
             return f"{name} is allocated through ResourceClaims by a DRA driver, not by a device plugin."
         case _:
@@ -377,7 +337,8 @@ def _holders(facts: DeviceFacts, state: State) -> Iterator[str]:
     if device is None:
         return
     for holder in device.holders[:_HOLDERS]:
-        yield f"{_name(holder)} holds it{_since(Holding(device.key, holder), state)}, by the kubelet's List."
+        when = _since(Holding(device.key, holder), state)
+        yield f"{_name(holder)} holds it{when}, as the kubelet lists."
     if len(device.holders) > _HOLDERS:
         yield f"{len(device.holders) - _HOLDERS} more hold it."
     if facts.why_nobody:
@@ -400,19 +361,28 @@ def _allocatable(facts: DeviceFacts) -> Iterator[str]:
     health, plugin = facts.health, facts.plugin
     if health is None:
         return
-    not_so = "It is not allocatable, as the kubelet says"
-    if health.kind == "unknown":
+    not_so = "It is not allocatable"
+    if facts.subject is Subject.PARENT:
+        yield _of_parts(health)
+    elif health.kind == "unknown":
         yield "This kubelet does not report whether it is allocatable."
     elif health.kind == "healthy":
-        yield "It is allocatable, as the kubelet says: its plugin is registered and calls it healthy."
+        yield "It is allocatable: its plugin is registered with the kubelet and reports it healthy."
     elif plugin is not None and not plugin.report.answers:
         yield f"{not_so}, and its plugin does not answer: {health.reason}."
     elif health.words == "unhealthy":
-        yield f"{not_so}, for its plugin calls it unhealthy: {health.reason or 'it gives no reason'}."
+        yield f"{not_so}: its plugin reports it unhealthy: {health.reason or 'without a reason'}."
     elif plugin is not None and not plugin.resource.served:
-        yield f"{not_so}: the kubelet does not follow its plugin at present."
+        yield f"{not_so}: the kubelet does not watch its plugin."
     else:
-        yield f"{not_so}: its plugin calls it unhealthy, or is gone."
+        yield f"{not_so}: its plugin reports it unhealthy, or is gone."
+
+
+def _of_parts(health: DeviceHealth) -> str:
+    """`Health: 1 of 2 parts unhealthy since …: GPU-7::0: XID 79 (its plugin, at …).`"""
+    since = "" if health.since is None else f" since {utc(health.since)}"
+    reason = f": {health.reason}" if health.reason else ""
+    return f"Health: {health.words}{since}{reason} ({health.source})."
 
 
 def _numa(facts: DeviceFacts) -> Iterator[str]:
@@ -425,7 +395,7 @@ def _numa(facts: DeviceFacts) -> Iterator[str]:
     nodes = (
         f"NUMA node{'s' if len(device.numa_nodes) > 1 else ''} {listed(list(map(str, device.numa_nodes)))}"
     )
-    yield f"It is on {nodes}, by {'its plugin, not the kubelet' if facts.numa_by_plugin else 'the kubelet'}."
+    yield f"It is on {nodes}, reported by {'its plugin' if facts.numa_by_plugin else 'the kubelet'}."
 
 
 def _plugin(facts: DeviceFacts, state: State) -> Iterator[str]:
@@ -456,10 +426,17 @@ def _plugin(facts: DeviceFacts, state: State) -> Iterator[str]:
 
 
 def _anomalies(facts: DeviceFacts) -> Iterator[str]:
+    alike: dict[tuple[str, str, str], list[Anomaly]] = {}
     for anomaly in facts.anomalies:
-        since = "" if anomaly.since is None else f" since {utc(anomaly.since)}"
-        who = "" if anomaly.holder is None else f" ({_name(anomaly.holder)})"
-        yield f"Anomaly{since}: {anomaly.kind}{who}: {anomaly.evidence}."
+        # A device has a sentence for each holder; its parent one for all parts with the same evidence.
+        holder = "" if facts.subject is Subject.PARENT or anomaly.holder is None else _name(anomaly.holder)
+        alike.setdefault((anomaly.kind, anomaly.evidence, holder), []).append(anomaly)
+    for (kind, evidence, holder), group in alike.items():
+        first = min((anomaly.since for anomaly in group if anomaly.since is not None), default=None)
+        since = "" if first is None else f" since {utc(first)}"
+        devices = dict.fromkeys(anomaly.device for anomaly in group if anomaly.device)
+        about = holder if facts.subject is not Subject.PARENT else listed(devices)
+        yield f"Anomaly{since}: {kind}{f' ({about})' if about else ''}: {evidence}."
 
 
 def _freshness(state: State, now: float, stale_after: float) -> str:

@@ -347,6 +347,19 @@ class NumaEntry(Struct, frozen=True):
     told_by: Annotated[str | None, one_of("kubelet", "plugin", None)]
 
 
+class HealthEntry(Struct, frozen=True):
+    """Health of a device, or of a physical device: then the worst of its parts, since the first of these.
+    `words` and `reason` say why; where parts differ, they count and name the affected ones. `source` is who
+    reports it.
+    """
+
+    health: Annotated[str, one_of("healthy", "unhealthy", "unknown")]
+    words: str
+    reason: str | None
+    since: Time | None
+    source: str | None
+
+
 class ExplainDocument(Envelope, frozen=True, kw_only=True):
     """/api/v1/explain?device=ID&resource=NAME: one device, in sentences and in facts.
 
@@ -355,6 +368,9 @@ class ExplainDocument(Envelope, frozen=True, kw_only=True):
     last two. `siblings` are the other devices of the same parent, `parts` the devices whose parent this is;
     100 of each at most. `elsewhere` are other resources with a device of the same id. `why_nobody` says why
     no pod is the device's holder; null where one is.
+
+    `severity` is the worst that is known: critical (unhealthy), warning (another anomaly), unknown (the
+    health is unknown, or the mapping is stale), ok. The first sentence says it.
     """
 
     sentences: tuple[str, ...]
@@ -373,6 +389,8 @@ class ExplainDocument(Envelope, frozen=True, kw_only=True):
     parts: tuple[DeviceEntry, ...]
     claims: tuple[ClaimEntry, ...]
     anomalies: tuple[AnomalyEntry, ...]
+    severity: Annotated[str, one_of("ok", "unknown", "warning", "critical")] = "unknown"
+    health: HealthEntry | None = None
 
 
 CertaintyWord = Annotated[

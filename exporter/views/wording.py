@@ -12,6 +12,8 @@ from typing import Final
 from exporter.mapping.names import WHOLE_LIMIT
 from runtime.text import parse_duration, shortened, visible
 
+_RUN: Final = 24
+_BREAKS: Final = re.compile(r"[\s/._-]")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -22,6 +24,18 @@ class Text:
 
     shown: str
     whole: str = ""
+
+    @property
+    def unbroken(self) -> bool:
+        """As `unbroken`."""
+        return unbroken(self.shown)
+
+
+def unbroken(shown: str) -> bool:
+    """Whether browsers find no place for a line break in 25 characters. Pages offer one after / . and _,
+    and browsers break after -.
+    """
+    return len(shown) > _RUN and any(len(run) > _RUN for run in _BREAKS.split(shown))
 
 
 def text(raw: str, limit: int = 72) -> Text:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 import pytest
 from playwright.async_api import Locator, Page, expect
 
+from harness import owners
 from harness.browser import chromium, load
 from harness.node import Node, Pod
 from harness.stack import Stack
@@ -72,3 +73,30 @@ async def test_a_person_sees_who_holds_what(stack: Stack, context: Mapping[str, 
         await expect(row(page, "classic")).to_contain_text("free", timeout=limit)
         await expect(page.get_by_text("thirsty")).to_have_count(0)
     assert complaints == []
+
+
+async def test_the_pages_of_a_pod_and_of_its_failed_device_begin_with_the_worst(stack: Stack) -> None:
+    await stack.node.add_pod(Pod("thirsty", {"main": {stack.resource: 2}}))
+    await stack.everyone_says(await stack.held())
+    stack.remove_devices("cherry")
+    await stack.metric_is(0, "devicelens_device_healthy", device="cherry")
+
+    async with chromium() as browser:
+        page = await (await browser.new_context(java_script_enabled=False)).new_page()
+        await load(page, f"{stack.url}/pods/{stack.node.namespace}/thirsty")
+        verdict = page.locator(".answer.critical .verdict")
+        await expect(verdict).to_contain_text("1 of 2 devices unhealthy; it holds 2 devices")
+
+        await load(page, f"{stack.url}/devices/{stack.resource}/cherry")
+        await expect(verdict).to_contain_text("Unhealthy; held by 1 pod.")
+        assert await page.locator("h1, h2").all_inner_texts() == [
+            *("cherry", "What is wrong", "What it is", "Who says so", "Who had it"),
+        ]
+        asked = page.get_by_role("form", name="Who held it at a time")
+        await asked.get_by_label("Who held it at").fill("now")
+        await asked.get_by_role("button", name="Ask").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Who held what")
+        await expect(page.get_by_role("table").get_by_role("link", name="thirsty")).to_have_count(1)
+    code, words, errors = await owners.devicelens_again("explain", "cherry", "--url", stack.url)
+    assert code == 0, errors
+    assert words.startswith("cherry: unhealthy; held by 1 pod.")

@@ -72,8 +72,8 @@ async def test_a_free_device_that_fails_stays_known_with_its_plugins_reason(stac
     assert "not found any more" in page
     code, words, errors = await stack.explained("cherry")
     assert code == 0, errors
-    assert "It is not allocatable, as the kubelet says, for its plugin calls it unhealthy: not found" in words
-    assert "No pod lists it, and the kubelet would not give it out." in words
+    assert "It is not allocatable: its plugin reports it unhealthy: not found" in words
+    assert "No pod holds it, and the kubelet does not allocate it." in words
 
     stack.add_devices("cherry")
     await stack.metric_is(1, "devicelens_device_healthy", device="cherry")
@@ -181,7 +181,7 @@ async def _init_container_and_a_short_pod(node: SimulatedNode, *, seen: bool) ->
         assert code == 0
         document = json.loads(words)
         assert document["attributed"] is False
-        assert document["why_nobody"].startswith("its plugin gave it out, yet no pod lists it")
+        assert document["why_nobody"].startswith("its plugin allocated it, and List names no holder")
         pods: list[Any] = anomaly["pods"]
         if pods:
             await node.delete_pod("with-init")
@@ -218,9 +218,7 @@ async def test_rules_of_the_users_own_divide_ids(node: Node, tmp_path: Path) -> 
         await stack.metric_is(1, "devicelens_device_info", device="crate1-1", parent="crate1")
         code, words, _ = await stack.explained("crate1")
         assert code == 0
-        assert (
-            "crate1 is no device that the kubelet knows by itself: 2 that it knows are parts of it." in words
-        )
+        assert "crate1 is a physical device. The kubelet lists 2 devices that are its parts." in words
 
 
 @pytest.mark.simulated

@@ -20,11 +20,15 @@ class PageReader(HTMLParser):
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.words: list[str] = []
         self.keys: list[tuple[int, str]] = []
+        self._joined = False
         self._open: list[tuple[int, str]] = [(0, "")]
         self.feed(html)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "wbr":  # a place for a line break is no space
+            self._joined = bool(self.words)
+            return
         found = {name: value or "" for name, value in attrs}
         self.elements.append((tag, found))
         if "data-key" in found:
@@ -36,6 +40,9 @@ class PageReader(HTMLParser):
         assert self._open.pop()[1] == tag, "every element is closed where it should be"
 
     def handle_data(self, data: str) -> None:
+        if self._joined:
+            data = self.words.pop() + data
+        self._joined = False
         self.words.append(data)
 
     @property

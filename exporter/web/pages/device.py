@@ -12,12 +12,14 @@ from exporter.mapping.state import Moment, State
 from exporter.views.explain import (
     AmbiguousDevice,
     DeviceFacts,
-    DeviceHealth,
+    NotKnownYet,
     UnknownDevice,
     explain,
-    sentences,
+    statements,
 )
+from exporter.views.health import DeviceHealth
 from exporter.views.query import TEXT_LIMIT, claim_link, device_link, history_link
+from exporter.views.verdict import Severity, Verdict, claim_verdict, device_verdict
 from exporter.views.wording import Text, counted, ranges, spelled, text
 from exporter.web.pages import parts, times
 from exporter.web.pages.parts import ID_LENGTH, Fact, Suggestion
@@ -30,6 +32,7 @@ from exporter.web.pages.past import (
     past_section,
 )
 from exporter.web.pages.timeline import Lane
+from exporter.web.pages.times import Stamp
 
 HOLDERS: Final = 100
 """Holders, siblings and parts on a page, of each; the API has all."""
@@ -51,23 +54,26 @@ class DeviceFamily:
 
 @dataclass(frozen=True, slots=True)
 class DevicePage:
-    """What device.html shows, of all `holders` at most HOLDERS. `divided`: the kubelet knows only its parts,
-    which come first then. A device that only history has is `kind` gone.
+    """What device.html shows, of all `holders` at most HOLDERS. `what` says what it is. `divided`: the
+    kubelet lists only its parts, which come first then. A device that only history has is `kind` gone.
+    `asked` are the hidden fields of the form that queries history.
     """
 
     frame: parts.Frame
     key: DeviceKey
-    headline: str
+    what: str
+    verdict: Verdict
     kind: str
     past: PastSection
     facts: tuple[Fact, ...]
+    asked: tuple[tuple[str, str], ...]
     nobody: str = ""
     holders: tuple[Holder, ...] = ()
     health: DeviceHealth | None = None
     findings: parts.FindingList = parts.NO_FINDINGS
     family: tuple[DeviceFamily, ...] = ()
     divided: bool = False
-    sentences: tuple[str, ...] = ()
+    sentences: tuple[tuple[str | Stamp, ...], ...] = ()
 
 
 def device_page(
@@ -82,17 +88,19 @@ def device_page(
     """The page of the device `key`; `answer` is history's for its id."""
     try:
         facts = _facts_of(moment.state, key, reader)
-    except (UnknownDevice, AmbiguousDevice) as error:
+    except (NotKnownYet, UnknownDevice, AmbiguousDevice) as error:
         rows = () if answer.found is None else tuple(answer.found.rows)
         own = tuple(row for row in rows if row.key.resource in {bounded(key.resource), ""})
         if not own:
+            if isinstance(error, NotKnownYet):
+                return parts.not_known_yet(key.device)
             return _not_found(error, key)
         return _gone(moment, key, span, answer, own[0], tag=tag, reader=reader)
     return _present(moment, facts, key, span, answer, tag=tag)
 
 
 def _facts_of(state: State, key: DeviceKey, reader: IdReader) -> DeviceFacts:
-    """The facts about the device of exactly this id. Raises UnknownDevice and AmbiguousDevice."""
+    """The facts about the device of exactly this id. Raises as `explain`."""
     keys = [device.key for device in state.snapshot.devices if device.key.resource == key.resource]
     if key not in keys:
         # History cuts very long ids: its links lead to the device with this beginning.
@@ -128,9 +136,9 @@ def _gone(
     """The page of a device that only history has; `newest` is its last holding."""
     who = text(f"{spelled(newest.key.namespace)}/{spelled(newest.key.pod)}", limit=120).shown
     end = times.ended(newest, moment.now)
-    absent = "It is not on this node now"
+    absent, severity = "It is not on this node now", Severity.OK
     if moment.state.taken_at is None:
-        absent = "There is no mapping yet"
+        absent, severity = parts.NOT_YET, Severity.UNKNOWN
     parent = newest.facts.parent
     if parent:
         part = Fact("Part of", text(parent, limit=ID_LENGTH), device_link(key.resource, parent), "by history")
@@ -139,10 +147,14 @@ def _gone(
     return DevicePage(
         frame=parts.frame(moment, key.device, tag=tag, path=device_link(*key)),
         key=key,
-        headline=f"{absent}; last held by {who}, until {'the last refresh' if end is None else end}.",
+        what=f"of {text(key.resource).shown}",
+        verdict=Verdict(
+            severity, f"{absent}; last held by {who}, until {'the last refresh' if end is None else end}."
+        ),
         kind="gone",
         past=_past(key, answer, span, moment.now),
         facts=(Fact("Resource", text(key.resource), parts.resource_address(key.resource)), part),
+        asked=_asked(key, divided=False),
     )
 
 
@@ -151,11 +163,11 @@ def _present(
 ) -> DevicePage:
     state, now, device = moment.state, moment.now, found.device
     key = DeviceKey(found.key.resource or asked.resource, found.key.device)
-    lines = sentences(found, state, now=now, stale_after=moment.stale_after)
     return DevicePage(
         frame=parts.frame(moment, key.device, tag=tag, path=device_link(*key)),
         key=key,
-        headline=_headline(found),
+        what=_what(found, key),
+        verdict=device_verdict(found, moment.freshness),
         kind=_kind(found),
         past=_past(key, answer, span, now),
         facts=(*map(_claim_fact, found.claimed[:HOLDERS]), *_facts(found, key, now)),
@@ -165,22 +177,29 @@ def _present(
         findings=parts.findings(found.anomalies, now),
         family=tuple(_families(found)),
         divided=device is None and bool(found.parts),
-        sentences=tuple(text(line, limit=_SENTENCE).shown for line in lines),
+        asked=_asked(key, divided=device is None),
+        sentences=tuple(
+            times.with_times(text(line, limit=_SENTENCE).shown, now) for line in statements(found, state)
+        ),
     )
 
 
-def _headline(found: DeviceFacts) -> str:
-    device, health = found.device, found.health
-    if device is None and found.parts:
-        held, count = sum(bool(part.holders) for part in found.parts), len(found.parts)
-        some = "all are" if held == count > 1 else f"{held or 'none'} {'is' if held < 2 else 'are'}"
-        return f"Divided into {counted(count, 'device')}; {some} held."
-    if device is None:
-        pods = {through.holder[:2] for claimed in found.claimed for through in claimed.holders}
-        return f"Held through claims by {counted(len(pods), 'pod')}."
-    unhealthy = ", and unhealthy" if health is not None and health.kind == "unhealthy" else ""
-    pods = {holder[:2] for holder in device.holders}
-    return f"Held by {counted(len(pods), 'pod') if pods else 'no pod'}{unhealthy}."
+def _what(found: DeviceFacts, key: DeviceKey) -> str:
+    """`share 0 of GPU-7, of nvidia.com/gpu.shared`"""
+    resource, parent = text(key.resource).shown, text(found.parent, limit=ID_LENGTH).shown
+    if found.device is None:
+        return "a device allocated through claims" if found.claimed else f"a physical device of {resource}"
+    if not found.parent:
+        return f"{reading_words(found.reading).partition(' (')[0]} of {resource}"
+    whole = found.reading.kind is DeviceKind.WHOLE
+    part = "a share" if whole else reading_words(found.reading).partition(" (")[0]
+    return f"{part} of {parent}, resource {resource}"
+
+
+def _asked(key: DeviceKey, *, divided: bool) -> tuple[tuple[str, str], ...]:
+    """The hidden fields of the form; a physical device is found by its id alone."""
+    device = ("device", spelled(key.device)[:TEXT_LIMIT])
+    return (device,) if divided else (("resource", spelled(key.resource)[:TEXT_LIMIT]), device)
 
 
 def _kind(found: DeviceFacts) -> str:
@@ -196,7 +215,7 @@ def _facts(found: DeviceFacts, key: DeviceKey, now: float) -> Iterator[Fact]:
     yield Fact("Resource", text(key.resource), parts.resource_address(key.resource))
     if found.parent:
         whole = found.reading.kind is DeviceKind.WHOLE
-        source = "by its plugin" if whole else reading_words(found.reading)
+        source = "reported by its plugin" if whole else reading_words(found.reading)
         yield Fact(
             "Part of",
             text(found.parent, limit=ID_LENGTH),
@@ -207,13 +226,13 @@ def _facts(found: DeviceFacts, key: DeviceKey, now: float) -> Iterator[Fact]:
         yield Fact("Read as", Text(reading_words(found.reading)))
     if device is not None:
         nodes = ranges(device.numa_nodes)
-        source = "by its plugin" if found.numa_by_plugin else "by the kubelet"
+        source = f"reported by {'its plugin' if found.numa_by_plugin else 'the kubelet'}"
         yield Fact("NUMA node", Text(nodes or "unknown"), "", source if nodes else "")
     for name, value in reported.attributes[:40] if reported is not None else ():
         yield Fact(text(name, limit=40).shown, text(value, limit=ID_LENGTH), copied=spelled(value))
     if reported is not None and reported.last_allocated is not None:
         last = times.stamp(reported.last_allocated, now)
-        yield Fact("Last allocated", Text(f"{last.clock} UTC"), "", f"{last.ago} ago, by its plugin")
+        yield Fact("Last allocated", Text(""), "", "reported by its plugin", at=last)
     if plugin is not None:
         yield Fact("Plugin", text(plugin.report.source, limit=120))
     for other in found.elsewhere[:10]:
@@ -273,9 +292,10 @@ class ClaimPage:
 
     frame: parts.Frame
     name: ClaimName
-    headline: str
+    verdict: Verdict
     claimed: tuple[ClaimDevice, ...]
     past: PastSection
+    asked: tuple[tuple[str, str], ...]
 
 
 def claim_page(
@@ -287,6 +307,8 @@ def claim_page(
     claimed = tuple(c for c in claims if c.key[:3] == name or tuple(map(bounded, c.key[:3])) == name)
     rows = () if answer.found is None else tuple(r for r in answer.found.rows if r.key[1:4] == short)
     device = name[2]
+    if not claimed and not rows and moment.state.taken_at is None:
+        return parts.not_known_yet("/".join(name))
     if not claimed and not rows:
         words = "No pod on this node holds this device through a claim, now or in recorded history."
         shown = text("/".join(name), limit=ID_LENGTH)
@@ -294,7 +316,7 @@ def claim_page(
     return ClaimPage(
         frame=parts.frame(moment, device, tag=tag, path=claim_link(*name)),
         name=name,
-        headline=_claim_headline(claimed, rows, now),
+        verdict=_claim_verdict(claimed, rows, moment),
         claimed=claimed,
         past=past_section(
             *(answer, span, now),
@@ -303,6 +325,7 @@ def claim_page(
             more=history_link({"device": spelled(device)[:TEXT_LIMIT]}),
             rows=rows,
         ),
+        asked=(("driver", spelled(name[0])[:TEXT_LIMIT]), ("device", spelled(device)[:TEXT_LIMIT])),
     )
 
 
@@ -313,13 +336,14 @@ def _similar_claims(claims: tuple[ClaimDevice, ...], name: ClaimName) -> tuple[p
     return tuple(Suggestion(text("/".join(key), limit=160), claim_link(*key)) for key in best)
 
 
-def _claim_headline(claimed: tuple[ClaimDevice, ...], rows: tuple[HoldingRow, ...], now: float) -> str:
+def _claim_verdict(claimed: tuple[ClaimDevice, ...], rows: tuple[HoldingRow, ...], moment: Moment) -> Verdict:
     if claimed:
-        pods = {through.holder[:2] for one in claimed for through in one.holders}
-        claims = {(t.claim_namespace, t.claim) for one in claimed for t in one.holders}
-        return f"Held by {counted(len(pods), 'pod')} through {counted(len(claims), 'claim')}."
-    end = times.ended(rows[0], now)
-    return f"No pod on this node holds it now{'' if end is None else f'; last held until {end}'}."
+        return claim_verdict(claimed, moment.freshness)
+    end = times.ended(rows[0], moment.now)
+    last = "" if end is None else f"; last held until {end}"
+    if moment.state.taken_at is None:
+        return Verdict(Severity.UNKNOWN, f"{parts.NOT_YET}{last}.")
+    return Verdict(Severity.OK, f"No pod on this node holds it now{last}.")
 
 
 def _lane_of_share(row: HoldingRow) -> Lane:

@@ -4,6 +4,7 @@ Jinja2. The status page and its rows are cached.
 
 import asyncio
 import math
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from exporter.history.query import HistoryQuery
 from exporter.history.record import bounded
@@ -33,7 +34,7 @@ from exporter.views.query import (
     read_pod,
     single,
 )
-from exporter.views.wording import counted, lasting, ranges, size, spelled, text
+from exporter.views.wording import counted, lasting, ranges, size, spelled, text, unbroken
 from exporter.web.answers import answer, compressed, is_current, negotiated, not_modified, wants_gzip
 from exporter.web.assets import Assets
 from exporter.web.pages.device import ClaimPage, DevicePage, claim_page, device_page
@@ -67,6 +68,7 @@ _HISTORY_TIMEOUT: Final = 8.0
 """Seconds for history to answer a page, including the wait."""
 _SPAN: Final = ("from", "to")
 _DIRECTORY: Final = Path(__file__).parent / "templates"
+_BREAK: Final = re.compile(r"([/._])(?=\w)")
 _ROWS_KEPT: Final = 1000
 """Rows in the cache, about 2 KiB each: those of a few pages."""
 _FUNCTIONS: Final[dict[str, object]] = {
@@ -114,6 +116,11 @@ class RowCache:
         return found
 
 
+def wrapped(shown: str) -> Markup:
+    """`shown` as HTML, with places for line breaks after / . and _ (browsers break after - by themselves)."""
+    return Markup(_BREAK.sub(r"\1<wbr>", str(escape(shown))))  # noqa: S704 -- escaped before
+
+
 class Templates:
     """Renders pages as UTF-8, with placeholders for ages (exporter.web.pages.times)."""
 
@@ -127,7 +134,7 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        filters: Any = {"text": text, "spelled": spelled, "ranges": ranges, "size": size}
+        filters: Any = {one.__name__: one for one in (text, spelled, ranges, size, unbroken, wrapped)}
         self._environment.filters.update(filters)
         functions: Any = _FUNCTIONS | {"asset": asset, "version": spelled(version)}
         self._environment.globals.update(functions)
@@ -238,9 +245,7 @@ class Pages:
         problem = ""
         if found.found is None and self._site.history is not None:
             problem = f"History is not available: {found.trouble}. It may have more."
-        elif moment.state.taken_at is None:
-            problem = "The kubelet has not answered yet: this node's devices are unknown."
-        status = 503 if problem else 404
+        status = 503 if problem or moment.state.taken_at is None else 404
         return await self._page(request, moment, self._rendered(page, problem), status=status)
 
     async def _device(self, request: web.Request) -> _MadePage:

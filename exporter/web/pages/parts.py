@@ -109,13 +109,14 @@ class PageChoice:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A name and a value, with a link, a source, and the text to copy, each "" for none."""
+    """A name and a value, with a link, a source, and the text to copy, each "" for none; `at` for a time."""
 
     name: str
     value: Text
     href: str = ""
     source: str = ""
     copied: str = ""
+    at: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,14 @@ class NotFound:
     name: Text
     words: str
     others: tuple[Suggestion, ...] = ()
+
+
+NOT_YET: Final = "Not known yet: the kubelet has not answered since the exporter started"
+
+
+def not_known_yet(name: str) -> NotFound:
+    """Before the first answer of the kubelet nothing is known to be absent."""
+    return NotFound("Not known yet", text(name, limit=ID_LENGTH), "The kubelet has not answered yet.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +187,11 @@ def freshness_banner(moment: Moment, *, seconds: bool = True) -> FreshnessBanner
         Freshness.FRESH: ("ok", "✓", "The mapping is fresh.", ""),
         Freshness.AGEING: (
             *("warn", "!", f"{problem[0].upper()}{problem[1:]}."),
-            f"Once it is older than {limit}, it is withdrawn from Prometheus.",
+            f"Holders may have changed since. It is withdrawn from Prometheus once older than {limit}.",
         ),
         Freshness.STALE: (
             *("bad", "✕", "Do not trust this mapping."),
-            f"It is older than {limit}, and withdrawn from Prometheus: holders may have changed since.",
+            f"Holders may have changed since. It is older than {limit}, and withdrawn from Prometheus.",
         ),
         Freshness.UNKNOWN: (
             *("bad", "✕", "There is no mapping yet."),

@@ -15,7 +15,8 @@ from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import ClaimDevice, ClaimHolder, Container, Device, Holder, PodKey
 from exporter.mapping.names import most_similar
 from exporter.mapping.state import Moment, State
-from exporter.views.query import TEXT_LIMIT, device_link, history_link, pod_link
+from exporter.views.query import TEXT_LIMIT, claim_link, device_link, history_link, pod_link
+from exporter.views.verdict import Severity, Verdict, pod_verdict
 from exporter.views.wording import Text, counted, listed, ranges, size, spelled, text
 from exporter.web.pages import parts, times
 from exporter.web.pages.parts import ID_LENGTH, Fact, row_key
@@ -50,7 +51,9 @@ _SHOWN: Final = 34
 
 @dataclass(frozen=True, slots=True)
 class NumaItem:
-    """A device, CPUs or memory (`kind`: device, cpus, memory) of a container, and its NUMA nodes."""
+    """A device, a claimed device, CPUs or memory (`kind`: device, claimed, cpus, memory) of a container, and
+    its NUMA nodes; none where they are unknown.
+    """
 
     kind: str
     name: str
@@ -116,12 +119,16 @@ def numa_picture(
     devices: Iterable[Device],
     cpu_nodes: Mapping[int, int],
     nodes: Iterable[int] = (),
+    claims: Sequence[ClaimDevice] = (),
 ) -> NumaPicture:
-    """The drawing of a pod's `containers`, which hold `devices`. `cpu_nodes` maps CPUs to NUMA nodes, `nodes`
-    are the machine's known nodes.
+    """The drawing of a pod's `containers`, which hold `devices` and, through `claims`, claimed ones.
+    `cpu_nodes` maps CPUs to NUMA nodes, `nodes` are the machine's known nodes.
     """
-    held = tuple(devices)
-    items_of = {c.holder: _items(c, held, cpu_nodes, several=len(containers) > 1) for c in containers}
+    held, several = tuple(devices), len(containers) > 1
+    items_of = {
+        c.holder: [*_items(c, held, cpu_nodes, several=several), *_claimed(c, claims, several=several)]
+        for c in containers
+    }
     items = [item for own in items_of.values() for item in own]
     used = sorted({node for item in items for node in item.nodes})
     others = [node for node in sorted(set(nodes)) if node not in used][: max(0, BOXES - len(used))]
@@ -134,7 +141,7 @@ def numa_picture(
     if across:
         boxes.append(_box("across", "Across several nodes", "across", across))
     if nowhere:
-        boxes.append(_box("nowhere", "Unknown node", "nowhere", nowhere))
+        boxes.append(_box("nowhere", "NUMA node unknown", "nowhere", nowhere))
     verdicts = (_alignment(c, items_of[c.holder]) for c in containers if items_of[c.holder])
     return NumaPicture(tuple(boxes), tuple(verdicts))
 
@@ -172,6 +179,17 @@ def _items(
     return found
 
 
+def _claimed(container: Container, claims: Iterable[ClaimDevice], *, several: bool) -> Iterator[NumaItem]:
+    """The claimed devices of a container. The kubelet does not report their NUMA nodes."""
+    holder = container.holder
+    of = f" of {text(holder.container, limit=30).shown}" if several else ""
+    for one in claims:
+        if any(through.holder == holder for through in one.holders):
+            driver, pool, device, _ = one.key
+            detail = f"claimed, {text(driver, limit=40).shown}{of}"
+            yield NumaItem("claimed", device, detail, (), claim_link(driver, pool, device))
+
+
 def _across(nodes: tuple[int, ...]) -> str:
     return f", on NUMA nodes {ranges(nodes)}" if len(nodes) > 1 else ""
 
@@ -192,21 +210,25 @@ def _box(key: str, name: str, kind: str, items: Sequence[NumaItem]) -> NumaBox:
 
 
 def _alignment(container: Container, items: Sequence[NumaItem]) -> Alignment:
-    """Whether a container is on one node. A device that several nodes reach does not split it; memory from
-    several nodes does.
+    """Whether a container is on one node: aligned only if the nodes of everything are known. A device that
+    several nodes reach does not split it; memory from several nodes does.
     """
     key, name = row_key("numa", *container.holder), text(container.holder.container)
     known = [item for item in items if item.nodes]
     if not known:
-        return Alignment(key, name, "unknown", "the NUMA nodes of its devices, CPUs and memory are unknown")
+        return Alignment(key, name, "unknown", f"NUMA alignment unknown for {_names(items)}")
     common = set[int].intersection(*(set(item.nodes) for item in known))
     unknown = [item for item in items if not item.nodes]
-    rest = f"; unknown: {_names(unknown)}" if unknown else ""
+    rest = f"; unknown for {_names(unknown)}" if unknown else ""
     spread = any(item.kind == "memory" and len(item.nodes) > 1 for item in known)
     if common and not spread:
         named = f"{_names(known)} {'is' if len(known) == 1 else 'are'}"
-        what = "everything is" if len(known) > 1 and not rest else named
-        return Alignment(key, name, "aligned", f"aligned: {what} on NUMA node {min(common)}{rest}")
+        where = f"on NUMA node {min(common)}"
+        if unknown:
+            words = f"NUMA alignment unknown for {_names(unknown)}; {named} {where}"
+            return Alignment(key, name, "unknown", words)
+        what = "everything is" if len(known) > 1 else named
+        return Alignment(key, name, "aligned", f"aligned: {what} {where}")
     nodes = sorted({node for item in known for node in item.nodes})
     by_nodes: dict[tuple[int, ...], list[NumaItem]] = {}
     for item in known:
@@ -303,11 +325,14 @@ class ContainerBox:
 
 @dataclass(frozen=True, slots=True)
 class PodPage:
-    """What pod.html shows. `containers` are empty where no pod of the name holds anything now."""
+    """What pod.html shows. `kind` is held, unhealthy, or gone: no pod of the name holds anything now, and
+    `containers` are empty.
+    """
 
     frame: parts.Frame
     pod: PodKey
-    headline: str
+    verdict: Verdict
+    kind: str
     uids: tuple[str, ...]
     facts: tuple[Fact, ...]
     findings: parts.FindingList
@@ -334,6 +359,8 @@ def pod_page(
     rows = () if answer.found is None else tuple(answer.found.rows)
     containers = tuple(c for c in state.snapshot.containers if _is_named(c.holder, pod))
     namespace, name = pod
+    if not containers and not rows and state.taken_at is None:
+        return parts.not_known_yet(f"{namespace}/{name}")
     if not containers and not rows:
         words = (
             "No pod of this name holds devices, exclusive CPUs or pinned memory on this node, now or in "
@@ -345,16 +372,24 @@ def pod_page(
     known = lives(rows, uids)
     devices = tuple(d for d in state.snapshot.devices if any(_is_named(h, pod) for h in d.holders))
     nodes = {node for device in state.snapshot.devices for node in device.numa_nodes}
-    concerned = (a for a in state.anomalies if _concerns(a.holder, a.pods, pod))
+    concerned = tuple(a for a in state.anomalies if _concerns(a.holder, a.pods, pod))
+    claims = tuple(
+        one for one in state.snapshot.claims if any(_is_named(through.holder, pod) for through in one.holders)
+    )
+    verdict = _gone(known, moment)
+    if containers:
+        complete, freshness = state.snapshot.complete, moment.freshness
+        verdict = pod_verdict(containers, devices, claims, concerned, complete=complete, freshness=freshness)
     return PodPage(
         frame=parts.frame(moment, name, tag=tag, path=pod_link(*pod)),
         pod=pod,
-        headline=_headline(containers, devices, known, now),
+        verdict=verdict,
+        kind="held" if containers else "gone",
         uids=tuple(spelled(uid) for uid in uids if uid),
         facts=tuple(_facts(state.pods.get(pod), known, now)),
         findings=parts.findings(concerned, now),
         containers=tuple(_container(c, devices, state) for c in containers),
-        numa=numa_picture(containers, devices, cpu_nodes, nodes | set(cpu_nodes.values())),
+        numa=numa_picture(containers, devices, cpu_nodes, nodes | set(cpu_nodes.values()), claims),
         lives=tuple(_life(number, known) for number in range(min(len(known), LIVES))),
         lives_left_out=max(0, len(known) - LIVES),
         past=_past(pod, answer, span or _whole_range(rows, now), now, known),
@@ -379,19 +414,14 @@ def _concerns(holder: Holder | None, pods: Iterable[PodKey], pod: PodKey) -> boo
     return pod in pods if holder is None else _is_named(holder, pod)
 
 
-def _headline(
-    containers: tuple[Container, ...], devices: tuple[Device, ...], known: tuple[PodLife, ...], now: float
-) -> str:
-    if containers:
-        held = [counted(len(devices), "device")] if devices else []
-        cpus = sum(len(c.cpu_ids) for c in containers)
-        held += [counted(cpus, "exclusive CPU")] if cpus else []
-        unhealthy = sum(not device.allocatable for device in devices)
-        also = f", {unhealthy} of them unhealthy" if unhealthy else ""
-        return f"It holds {' and '.join(held) or 'what is listed below'}{also}."
+def _gone(known: tuple[PodLife, ...], moment: Moment) -> Verdict:
+    """The verdict on a pod that holds nothing now."""
     last = known[0].last if known else None
-    end = None if last is None else times.ended(last, now)
-    return f"It holds nothing on this node now{'' if end is None else f'; its last holding ended {end}'}."
+    end = None if last is None else times.ended(last, moment.now)
+    ended = "" if end is None else f"; its last holding ended {end}"
+    if moment.state.taken_at is None:
+        return Verdict(Severity.UNKNOWN, f"{parts.NOT_YET}{ended}.")
+    return Verdict(Severity.OK, f"It holds nothing on this node now{ended}.")
 
 
 def _facts(identity: PodIdentity | None, known: tuple[PodLife, ...], now: float) -> Iterator[Fact]:
@@ -405,8 +435,7 @@ def _facts(identity: PodIdentity | None, known: tuple[PodLife, ...], now: float)
     if identity.phase:
         yield Fact("Phase", text(identity.phase))
     if identity.created > 0:
-        created = times.stamp(identity.created, now)
-        yield Fact("Created", Text(f"{created.clock} UTC"), "", f"{created.ago} ago")
+        yield Fact("Created", Text(""), at=times.stamp(identity.created, now))
     if identity.priority_class:
         yield Fact("Priority class", text(identity.priority_class))
     if identity.static:

@@ -8,7 +8,7 @@ from typing import Final
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.model import AdvertisedDevice, ClaimDevice, Device, Holder, PodKey
 from exporter.mapping.state import Moment, State
-from exporter.views.explain import health
+from exporter.views.health import health
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import RowGroup, Sort, SortColumn, claim_link, device_link
 from exporter.views.wording import Text, spelled, text

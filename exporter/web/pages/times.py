@@ -18,6 +18,7 @@ NOW: Final = "\x02now\x02"
 """The placeholder for the current unix time in seconds."""
 _PLACE: Final = re.compile(rb"\x02(now|-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\x02")
 _DAY: Final = 86400.0
+_UTC: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} UTC")
 
 REASONS: Final = {
     GapReason.DOWN: "the exporter was down",
@@ -79,6 +80,20 @@ def stamp(at: float, now: float, *, exact: bool = True, seconds: bool = True) ->
     if seconds and clock.count(":") < 2:
         clock += f":{datetime.fromtimestamp(at, UTC):%S}"
     return Stamp(rfc3339(at), clock, f"\x02{at!r}\x02", exact, seconds)
+
+
+def with_times(words: str, now: float) -> tuple[str | Stamp, ...]:
+    """`words` in pieces, with a Stamp for each time in the form of runtime.text.utc."""
+    found: list[str | Stamp] = []
+    begins = 0
+    for time in _UTC.finditer(words):
+        try:
+            at = datetime.strptime(time[0], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            continue
+        found += [words[begins : time.start()], stamp(at, now)]
+        begins = time.end()
+    return *found, words[begins:]
 
 
 def optional(at: float | None, now: float, *, seconds: bool = True) -> Stamp | None:

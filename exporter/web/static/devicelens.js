@@ -9,6 +9,7 @@ import { clockOf, clocks, now, offerZone, setNow, tick } from "./times.js";
 
 const SPACING = 500; // ms between two fetches
 const RETRY = 5000; // ms until a closed event stream is opened again
+const SILENCE = 20000; // ms without an event after which a page whose mapping is too old is no longer live
 
 const main = document.querySelector("main");
 const link = document.getElementById("link");
@@ -21,6 +22,7 @@ let again = false;
 let lastFetch = 0;
 let timer = 0;
 let lostSince = 0;
+let heard = 0;
 let wanted = address();
 let shown = wanted;
 let fields = false;
@@ -30,8 +32,10 @@ let fields = false;
 function open() {
   clearTimeout(retry);
   if (source || document.hidden) return;
+  heard = performance.now();
   source = new EventSource(main.dataset.events);
   source.addEventListener("generation", (event) => {
+    heard = performance.now();
     if (event.lastEventId === main.dataset.tag) found();
     else refresh();
   });
@@ -62,22 +66,45 @@ function close() {
 function lost() {
   if (lostSince) return;
   lostSince = now();
-  link.textContent =
-    "Not live since " + clockOf(lostSince) + ": the exporter does not answer. This is its last answer.";
+  link.textContent = "Not live since " + clockOf(lostSince) + ": the exporter does not answer.";
   document.documentElement.classList.add("lost");
+  const taken = main.querySelector(".banner [data-key=taken] time");
+  const banner = main.querySelector(".banner.ok");
+  if (!taken || !banner) return;
+  // Instead of the claim that the mapping is fresh, which the style sheet hides.
+  const old = document.createElement("p");
+  const age = taken.cloneNode(true);
+  old.className = "own aged";
+  delete age.dataset.taken;
+  old.append("This mapping is ", age, " old: holders may have changed since.");
+  banner.prepend(old);
 }
 
 function found() {
+  heard = performance.now();
   if (!lostSince) return;
   lostSince = 0;
   link.textContent = "";
   document.documentElement.classList.remove("lost");
+  for (const old of main.querySelectorAll(".own.aged")) old.remove();
 }
 
 function answered(iso) {
-  for (const time of main.querySelectorAll("time[data-taken]")) time.dateTime = iso;
+  for (const time of main.querySelectorAll("time[data-taken]")) {
+    time.dateTime = iso;
+    time.title = iso;
+  }
   tick(main);
   clocks(main);
+}
+
+// An exporter that hangs keeps its connections: nothing fails, and no event comes.
+function second() {
+  tick(main);
+  const taken = main.querySelector(".banner.ok time[data-taken]");
+  const stale = Number(main.dataset.stale) * 1000;
+  if (!live || !taken || performance.now() - heard < SILENCE) return;
+  if (now() - Date.parse(taken.dateTime) > stale) lost();
 }
 
 // --- the page
@@ -146,7 +173,7 @@ function start() {
   if (main.dataset.now) setNow(Number(main.dataset.now));
   offerZone(document.querySelector("header.top"));
   dress();
-  setInterval(() => document.hidden || tick(main), 1000);
+  setInterval(() => document.hidden || second(), 1000);
   if (!live) return;
   follow(main, (there, filled) => {
     if (there === wanted && !filled) return;

@@ -47,7 +47,10 @@ async def test_sentences_come_first_and_facts_after() -> None:
     result = await explained(STATE, "GPU-0::0")
     assert (result.exit_code, result.stderr) == (0, "")
     words, _, facts = result.stdout.partition("\n\n")
-    assert words.splitlines()[0] == f"GPU-0::0 of {GPU} is share 0 of GPU-0 (id rule replica)."
+    assert words.splitlines()[:2] == [
+        "GPU-0::0: held by 1 pod.",
+        f"GPU-0::0 of {GPU} is share 0 of GPU-0 (id rule replica).",
+    ]
     assert facts.splitlines() == [
         "device       GPU-0::0",
         f"resource     {GPU}",
@@ -65,7 +68,7 @@ async def test_sentences_come_first_and_facts_after() -> None:
 async def test_hostile_texts_are_spelled_out() -> None:
     result = await explained(STATE, "bad\\x1b[2J")
     assert result.exit_code == 0
-    assert "for its plugin calls it unhealthy: dust\\x07." in result.stdout
+    assert "its plugin reports it unhealthy: dust\\x07." in result.stdout
     assert "attribute    model=A\\x1b100" in result.stdout
     assert "plugin       Unhealthy: dust\\x07, by unix:/p" in result.stdout
     assert not {"\x1b", "\x07"} & set(result.stdout)

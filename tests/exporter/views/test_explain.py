@@ -30,6 +30,7 @@ from exporter.mapping.state import Failure, State
 from exporter.views.explain import (
     AmbiguousDevice,
     DeviceFacts,
+    NotKnownYet,
     Subject,
     UnknownDevice,
     explain,
@@ -149,21 +150,21 @@ def test_an_empty_node_has_no_device() -> None:
 SENTENCES = {
     ("GPU-0", ""): (
         f"GPU-0 of {GPU} is a whole device: no id rule matches.",
-        "ml/llama-0 (container trainer, uid uid-1) holds it since 1970-01-01 00:15:00 UTC, by the",
-        "It is allocatable, as the kubelet says: its plugin is registered and calls it healthy.",
-        "It is on NUMA node 0, by the kubelet.",
+        "ml/llama-0 (container trainer, uid uid-1) holds it since 1970-01-01 00:15:00 UTC, as the",
+        "It is allocatable: its plugin is registered with the kubelet and reports it healthy.",
+        "It is on NUMA node 0, reported by the kubelet.",
         "No --plugin.url is set: health reasons and attributes of devices are unknown.",
         "The mapping is of 1970-01-01 00:16:40 UTC, 2 s ago, and fresh.",
     ),
     ("GPU-1", ""): ("Free: no pod holds it.",),
     ("GPU-2", ""): (
         "web/vllm-0 (container server) holds it since before 1970-01-01 00:15:00 UTC",
-        "It is not allocatable, as the kubelet says: its plugin calls it unhealthy, or is gone.",
+        "It is not allocatable: its plugin reports it unhealthy, or is gone.",
         "Its NUMA node is unknown.",
         "Anomaly since 1970-01-01 00:15:50 UTC: unhealthy_held (web/vllm-0 (container server)): it is",
     ),
     ("GPU-7", ""): (
-        "GPU-7 is no device that the kubelet knows by itself: 3 that it knows are parts of it. GPU-7 has",
+        "GPU-7 is a physical device. The kubelet lists 3 devices that are its parts. GPU-7 has",
         "GPU-7 has the parts GPU-7::0, GPU-7::1, GPU-7::2; 2 are held, by ml/llama-0, web/vllm-0.",
     ),
     ("GPU-7::0", ""): (
@@ -195,7 +196,7 @@ def _advertised(report: AdvertisedDevice, **changes: Any) -> PluginReports:
 
 
 ILL, WELL = AdvertisedDevice(False, "XID 79", 940.0), AdvertisedDevice(healthy=True)
-NOT_SO = "It is not allocatable, as the kubelet says"
+NOT_SO = "It is not allocatable"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ NOT_SO = "It is not allocatable, as the kubelet says"
             "GPU-2",
             _advertised(ILL),
             (
-                f"{NOT_SO}, for its plugin calls it unhealthy: XID 79.",
+                f"{NOT_SO}: its plugin reports it unhealthy: XID 79.",
                 "Its plugin (unix:/p) reports it Unhealthy since 1970-01-01 00:15:40 UTC.",
             ),
         ),
@@ -220,7 +221,7 @@ NOT_SO = "It is not allocatable, as the kubelet says"
         (
             "GPU-2",
             _advertised(WELL, streams=0),
-            (f"{NOT_SO}: the kubelet does not follow its plugin at present.",),
+            (f"{NOT_SO}: the kubelet does not watch its plugin.",),
         ),
         (
             "GPU-1",
@@ -257,17 +258,17 @@ def test_a_report_of_a_plugin_names_its_source(
         (
             replace(STATE, snapshot=replace(SNAPSHOT, complete=False)),
             "GPU-1",
-            "no pod lists it",
+            "List names no holder",
         ),
         (
             replace(STATE, anomalies=(Anomaly("unattributed", GPU, "GPU-1", devices=("GPU-1",)),)),
             "GPU-1",
-            "its plugin gave it out, yet no pod lists it: an init container has it",
+            "its plugin allocated it, and List names no holder: an init container has it",
         ),
         (
             State(snapshot=Snapshot((device("GPU-1", ok=False),)), taken_at=1.0),
             "GPU-1",
-            "no pod lists it, and the kubelet would not give it out",
+            "no pod holds it, and the kubelet does not allocate it",
         ),
     ],
 )
@@ -292,7 +293,7 @@ def test_a_parent_and_a_node_of_the_plugin_alone() -> None:
     state = State(snapshot=snapshot, taken_at=1000.0)
     words = _words("share-1", state=state)
     assert "is a share of card0, by its plugin; its id does not name the parent." in words
-    assert "It is on NUMA node 1, by its plugin, not the kubelet." in words
+    assert "It is on NUMA node 1, reported by its plugin." in words
 
 
 def test_a_users_rule_is_named() -> None:
@@ -353,3 +354,9 @@ def test_every_device_of_any_answer_can_be_explained(
         if not any(claim.key.device in {d.key.device, d.parent} for d in snapshot.devices):
             found = explain(state, claim.key.device, reader=read_id)
             assert found.subject is Subject.CLAIMED
+
+
+def test_before_the_first_answer_nothing_is_known_to_be_absent() -> None:
+    for name, resource in (("GPU-0", ""), ("GPU-0", GPU), ("x", "no.such/resource")):
+        with pytest.raises(NotKnownYet, match="the kubelet has not answered yet"):
+            _found(name, resource, State())

@@ -72,7 +72,7 @@ async def test_banner_follows_the_kubelet_and_the_age(page: Page, world: SimpleN
     world.states.publish(replace(world.states.state, failure=failure))
     await expect(banner).to_have_text("The kubelet does not answer as it should.")
     taken = page.locator(".banner [data-key=taken]")
-    await expect(taken).to_contain_text("the mapping of 22:41:03 UTC, 10 s old")
+    await expect(taken).to_contain_text("This mapping is 10 s old.")
     await expect(page).to_have_title(re.compile("^No answer: "))
     world.now += 60
     # Nothing is published: the exporter itself notices that time has passed.
@@ -97,13 +97,17 @@ async def test_a_refresh_without_a_change_changes_only_its_time(page: Page, worl
     )
     world.now += 5
     world.states.publish(replace(world.states.state, taken_at=world.now))
-    await expect(page.locator("time[data-taken]:not([data-lasting])")).to_have_text("22:41:08")
+    time = page.locator("time[data-taken]")
+    await expect(time).to_have_attribute("title", "2026-10-28T22:41:08.250Z")
+    await expect(time).to_have_attribute("datetime", "2026-10-28T22:41:08.250Z")
     assert await page.evaluate("window.changes") == []
 
 
 async def test_the_page_stays_and_says_so_without_events(
     page: Page, server: TestServer, complaints: list[str]
 ) -> None:
+    fresh = page.get_by_text("The mapping is fresh.")
+    await expect(fresh).to_be_visible()
 
     async def refuse(route: Route) -> None:
         await route.fulfill(status=503, body="{}")
@@ -111,12 +115,52 @@ async def test_the_page_stays_and_says_so_without_events(
     await page.route("**/api/v1/events", refuse)
     await page.reload()
     await expect(page.locator("#link")).to_contain_text("Not live since")
+    # A page that is not live claims nothing about the present.
+    await expect(fresh).to_be_hidden()
+    await expect(page.get_by_text("The kubelet answered")).to_be_hidden()
+    await expect(page.locator(".banner")).to_contain_text(
+        re.compile("^This mapping is .* old: holders may have changed since.", re.MULTILINE)
+    )
     await server.close()
     await page.unroute_all()
     await expect(page.locator("#link")).to_contain_text("the exporter does not answer")
     await expect(page.locator(".devices tbody")).to_have_count(10)
     # The browser itself notes what it could not get.
     complaints[:] = [c for c in complaints if "ERR_" not in c and "503" not in c]
+
+
+async def test_a_page_is_live_and_fresh_again_after_an_interruption(
+    page: Page, complaints: list[str]
+) -> None:
+    fresh = page.get_by_text("The mapping is fresh.")
+
+    async def refuse(route: Route) -> None:
+        await route.abort()
+
+    await page.route("**/", refuse)
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await expect(page.locator("#link")).to_contain_text("Not live since")
+    await expect(fresh).to_be_hidden()
+    await page.unroute_all()
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await expect(page.locator("#link")).to_be_hidden()
+    await expect(fresh).to_be_visible()
+    await expect(page.locator(".aged")).to_have_count(0)
+    complaints[:] = [c for c in complaints if "ERR_" not in c]
+
+
+async def test_a_silent_stream_with_an_old_mapping_is_not_live(page: Page) -> None:
+    await expect(page.locator(".copy").first).to_be_attached()
+    # An exporter that hangs: its connections stay, and no event comes. A minute and more passes.
+    await page.evaluate(
+        """() => {
+            const [date, steady] = [Date.now(), performance.now()];
+            Date.now = () => date + 70000;
+            performance.now = () => steady + 70000;
+        }"""
+    )
+    await expect(page.locator("#link")).to_contain_text("Not live since")
+    await expect(page.get_by_text("The mapping is fresh.")).to_be_hidden()
 
 
 async def test_the_module_counts_ages_as_the_server_words_them(visit: Visit, world: SimpleNamespace) -> None:
@@ -380,6 +424,59 @@ async def test_no_width_scrolls_sideways(visit: Visit, world: SimpleNamespace) -
         for width in (1280, 760, 320):
             await page.set_viewport_size({"width": width, "height": 800})
             assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+async def test_ids_are_links_to_the_eye_and_words_do_not_break_inside(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    camera = device("camera_front.left-0", Holder("ml", "llama-0", "trainer"), resource="example.com/camera")
+    world.publish(snapshot(*world.snapshot.devices, camera))
+    for path in ("/", pod_link("ml", "llama-0")):
+        page = await visit(path)
+        link = page.locator("a.id").first
+        assert await link.evaluate("one => getComputedStyle(one).textDecorationLine") == "underline"
+        for width in (1280, 800, 380, 320):
+            await page.set_viewport_size({"width": width, "height": 800})
+            broken = await page.evaluate(_BROKEN_WORDS)
+            assert broken == [], (path, width)
+
+
+_BROKEN_WORDS = """() => {
+    const found = [];
+    const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        if (!node.parentElement.closest("th, td")) continue;
+        for (const { 0: word, index } of node.data.matchAll(/[A-Za-z]{2,24}/g)) {
+            const range = document.createRange();
+            range.setStart(node, index);
+            range.setEnd(node, index + word.length);
+            if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) found.push(word);
+        }
+    }
+    return found;
+}"""
+"""The words of a table that stand on two lines."""
+
+
+async def test_nothing_covers_a_heading_on_a_narrow_screen(page: Page, complaints: list[str]) -> None:
+    async def refuse(route: Route) -> None:
+        await route.abort()
+
+    await page.set_viewport_size({"width": 380, "height": 700})
+    await page.route("**/", refuse)
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await expect(page.locator("#link")).to_contain_text("Not live since")
+    for heading in await page.locator("h1:not(.hidden), h2:not(.hidden)").all():
+        await heading.evaluate("one => one.scrollIntoView({ block: 'start' })")
+        over = await heading.evaluate(
+            """one => {
+                const box = one.getBoundingClientRect();
+                const top = document.elementFromPoint(box.left + 2, box.top + box.height / 2);
+                return top === one || one.contains(top) ? "" : top && top.outerHTML;
+            }"""
+        )
+        assert over == "", await heading.inner_text()
+    complaints[:] = [c for c in complaints if "ERR_" not in c]
 
 
 async def test_print_shows_holders_and_no_controls(page: Page) -> None:

@@ -341,11 +341,15 @@ async def test_explain_of_parents_claimed_unhealthy_and_free_devices(client: Cli
     parent = await explain(client, "GPU-7")
     assert (parent["subject"], parent["entry"], parent["resource"]) == ("parent", None, None)
     assert [part["device"] for part in parent["parts"]] == ["GPU-7::0", "GPU-7::1"]
+    assert (parent["severity"], parent["health"]["health"]) == ("ok", "healthy")
+    assert parent["sentences"][0] == "GPU-7: divided into 2 devices, 1 held."
     claimed = await explain(client, "gpu-0")
     assert (claimed["subject"], claimed["attributed"]) == ("claimed", True)
     assert [claim["driver"] for claim in claimed["claims"]] == ["gpu.example.com"]
     ill = await explain(client, "GPU-2")
     assert [anomaly["kind"] for anomaly in ill["anomalies"]] == ["unhealthy_held"]
+    assert (ill["severity"], ill["health"]["health"]) == ("critical", "unhealthy")
+    assert ill["sentences"][0] == "GPU-2: unhealthy; held by 1 pod."
     free = await explain(client, "GPU-3")
     assert (free["attributed"], free["why_nobody"]) == (False, "free: no pod holds it")
 

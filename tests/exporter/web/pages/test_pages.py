@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import AdvertisedDevice, Holder
+from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Holder
 from exporter.mapping.state import Failure, State
 from exporter.views.query import device_link, pod_link
 from exporter.web.app import build
@@ -53,10 +53,11 @@ async def test_a_device_page_has_holder_start_health_and_past(
         client,
         DEVICE,
         "The mapping is fresh.",
-        "GPU-0 Held by 1 pod. ml / llama-0 container trainer , StatefulSet llama since",
+        "GPU-0 a whole device of nvidia.com/gpu Held by 1 pod.",
+        "ml / llama-0 container trainer , StatefulSet llama since",
         "uid uid-1",
         "healthy · the kubelet offers it",
-        "NUMA node 0 by the kubelet",
+        "NUMA node 0 reported by the kubelet",
         "GPU-0 of nvidia.com/gpu is a whole device",
         "Not observed from",
         ": the kubelet did not answer.",
@@ -79,11 +80,11 @@ async def test_a_failed_device_has_its_reason_its_start_and_their_source(
     await has(
         client,
         "/devices/nvidia.com/gpu/GPU-2",
-        "Held by 1 pod, and unhealthy.",
+        "Unhealthy; held by 1 pod.",
         "unhealthy : Xid 79: fallen off the bus since 22:26:03 15 min · its plugin, at http://plugin:10191",
         "What is wrong unhealthy, held batch/render-1 (blender) holds nvidia.com/gpu GPU-2",
         "model H100",
-        "Last allocated 22:30:03 UTC 11 min ago, by its plugin",
+        "Last allocated 22:30:03 11 min reported by its plugin",
         "No holdings found in this time.",
     )
     await has(client, "/devices/nvidia.com/gpu/GPU-3", "Held by no pod. Free: no pod holds it.")
@@ -105,7 +106,7 @@ async def test_shares_of_one_device_are_on_each_others_pages(
         "GPU-7::1 nvidia.com/gpu.shared free",
     )
     path = "/devices/nvidia.com/gpu.shared/GPU-7"
-    parent = await has(client, path, "Divided into 2 devices; 1 is held.", "Its shares and parts")
+    parent = await has(client, path, "Divided into 2 devices, 1 held.", "Its shares and parts")
     assert len(bars(parent)) == 2, "the parent's page has the past of its shares"
 
 
@@ -174,8 +175,10 @@ async def test_what_is_unknown_for_now_is_503_not_404(
     client: Client, world: SimpleNamespace, past: Past
 ) -> None:
     world.states.publish(State())
-    for path in (DEVICE, POD, "/claims/a/b/c"):
-        await has(client, path, "The kubelet has not answered yet", status=503)
+    for path in (DEVICE, "/devices/no.such/resource/x", POD, "/claims/a/b/c"):
+        found = await has(client, path, "Not known yet", "The kubelet has not answered yet", status=503)
+        for words in ("No such", "none at all", "Unknown", "No pod"):
+            assert words not in found.text
     world.publish()
     past.error = "the disk is slow"
     trouble = "History is not available: the disk is slow"
@@ -185,12 +188,104 @@ async def test_what_is_unknown_for_now_is_503_not_404(
         await has(client, path, trouble)
 
 
+async def test_before_the_first_answer_a_page_with_a_past_says_that_the_present_is_unknown(
+    client: Client, world: SimpleNamespace, story: Past
+) -> None:
+    world.states.publish(State())
+    for path in (DEVICE, POD):
+        found = await has(
+            client, path, "Not known yet: the kubelet has not answered since the exporter started"
+        )
+        assert "not on this node" not in found.text
+        assert "nothing on this node" not in found.text
+
+
 async def test_a_stale_mapping_is_marked_on_every_page(client: Client, world: SimpleNamespace) -> None:
     world.publish(failure=Failure("List", "UNAVAILABLE", "gone", START))
     world.now += 120
     for path in (DEVICE, POD):
         found = await has(client, path, "Do not trust this mapping.", "List has failed since")
         assert any("old" in value.split() for value in found.values("class"))
+        assert "This mapping is 2 min old . Holders may have changed since." in found.text
+        assert "Last known: " in found.text
+        for words in ("answered 2 min ago", "and fresh", "2 min ago"):
+            assert words not in found.text
+
+
+async def test_a_device_page_begins_with_what_it_is_and_its_holder_then_sources_then_the_past(
+    client: Client, world: SimpleNamespace, story: Past
+) -> None:
+    text = (await read_page(client, DEVICE)).text
+    order = [
+        *("a whole device of nvidia.com/gpu", "Held by 1 pod.", "llama-0", "What it is", "Who says so"),
+        *("Who had it", "Who held it at", "History of this node begins"),
+    ]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+
+
+async def test_who_held_it_at_a_time_is_asked_on_a_page_of_a_device(
+    client: Client, world: SimpleNamespace, story: Past
+) -> None:
+    expected = {
+        DEVICE: {"resource": GPU, "device": "GPU-0"},
+        "/devices/nvidia.com/gpu.shared/GPU-7": {"device": "GPU-7"},
+        CLAIM: {"driver": "gpu.example.com", "device": "gpu-0"},
+    }
+    for path, names in expected.items():
+        found = await read_page(client, path)
+        fields = [field for tag, field in found.elements if tag == "input"]
+        assert {f["name"]: f["value"] for f in fields if f.get("type") == "hidden"} == names
+        assert [f["name"] for f in fields if f.get("type") != "hidden"] == ["at"]
+        assert ("/history", "get") in [(f.get("action"), f.get("method")) for tag, f in found.elements]
+    query = f"resource={GPU}&device=GPU-0&at={START - 3600 + 100}"
+    await has(client, f"/history?{query}", "Who held what", "there was 1 holding.")
+
+
+@pytest.mark.parametrize(
+    ("ok", "reasons", "words"),
+    [
+        ((True, True), (), ("Divided into 2 devices, 1 held.", "healthy · the kubelet offers it")),
+        (
+            (False, False),
+            ("XID 79", "XID 79"),
+            ("Unhealthy; divided into 2 devices, 1 held.", "unhealthy : XID 79 since 22:26:03 15 min"),
+        ),
+        (
+            (False, True),
+            ("XID 79", ""),
+            ("1 of 2 parts unhealthy; divided into 2 devices, 1 held.", "GPU-7::0: XID 79 since 22:26:03"),
+        ),
+    ],
+)
+@pytest.mark.usefixtures("past")
+async def test_a_physical_device_has_one_health_and_the_colour_of_the_worst(
+    client: Client,
+    world: SimpleNamespace,
+    ok: tuple[bool, bool],
+    reasons: tuple[str, ...],
+    words: tuple[str, ...],
+) -> None:
+    shared = f"{GPU}.shared"
+    reports = {
+        f"GPU-7::{i}": AdvertisedDevice(not reason, reason, START - 900) for i, reason in enumerate(reasons)
+    }
+    advertised = scene.reported(reports, resource=shared) if reports else NO_REPORTS
+    devices = tuple(
+        replace(d, allocatable=ok[int(d.key.device[-1])]) if d.parent else d for d in world.snapshot.devices
+    )
+    world.publish(replace(world.snapshot, devices=devices), advertised=advertised)
+    found = await has(client, "/devices/nvidia.com/gpu.shared/GPU-7", *words)
+    severities = {"ok", "critical"} & {word for value in found.values("class") for word in value.split()}
+    assert ("critical" in severities) == (not all(ok))
+
+
+async def test_a_pod_with_a_broken_device_says_so_first_and_in_its_colour(
+    client: Client, world: SimpleNamespace
+) -> None:
+    found = await has(client, "/pods/batch/render-1", "render-1 1 of 1 device unhealthy; it holds 1 device.")
+    assert "answer held critical" in found.values("class")
+    assert "answer held ok" in (await read_page(client, "/pods/trading/engine-0")).values("class")
 
 
 # --- pods and claims ------------------------------------------------------------------------------------
@@ -210,7 +305,7 @@ async def test_a_pod_page_has_devices_cpus_memory_claims_and_their_nodes(
         client,
         POD,
         "ml / llama-0 It holds 2 devices.",
-        "Workload StatefulSet llama Phase Running Created 22:29:23 UTC 11 min ago Priority class high",
+        "Workload StatefulSet llama Phase Running Created 22:29:23 11 min Priority class high",
         "Kind static pod, from a file of the kubelet team ml label",
         "trainer container, NUMA 0",
         "GPU-0 nvidia.com/gpu healthy",
@@ -218,7 +313,14 @@ async def test_a_pod_page_has_devices_cpus_memory_claims_and_their_nodes(
         "NUMA node 1 nothing of this pod",
     )
     memory = "Pinned memory 200 MiB memory on NUMA 0"
-    await has(client, "/pods/trading/engine-0", "It holds 4 exclusive CPUs.", "Exclusive CPUs 1-3,8", memory)
+    await has(
+        client,
+        "/pods/trading/engine-0",
+        "It holds 4 exclusive CPUs and 200 MiB memory.",
+        "Exclusive CPUs 1-3,8",
+        memory,
+    )
+    await has(client, "/pods/dra/shared-1", "It holds 1 claimed device.", "NUMA alignment unknown for gpu-0.")
     claim = "gpu-0 gpu.example.com, pool pool-a, claim shared claimed 22:31:03 10 min"
     await has(client, "/pods/dra/shared-1", claim)
 

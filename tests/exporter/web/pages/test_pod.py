@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
-from exporter.mapping.model import Container, Device, Holder, PinnedMemory
+from exporter.mapping.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Container,
+    Device,
+    Holder,
+    PinnedMemory,
+)
 from exporter.web.pages.pod import ITEMS, NumaPicture, PodLife, lives, numa_picture
 from harness.scene import device
 
@@ -112,9 +120,26 @@ A0, GIB = held("a", 0), 1 << 30
             Container(MAIN),
             [held("a")],
             "unknown",
-            "the NUMA nodes of its devices, CPUs and memory are unknown",
+            "NUMA alignment unknown for a",
         ),
-        (Container(MAIN), [held("a", 1), held("b")], "aligned", "aligned: a is on NUMA node 1; unknown: b"),
+        (
+            Container(MAIN),
+            [held("a", 1), held("b")],
+            "unknown",
+            "NUMA alignment unknown for b; a is on NUMA node 1",
+        ),
+        (
+            Container(MAIN, cpu_ids=(1, 9)),
+            [held("a", 0)],
+            "unknown",
+            "NUMA alignment unknown for CPU 9; a and CPU 1 are on NUMA node 0",
+        ),
+        (
+            Container(MAIN),
+            [A0, held("b", 1), held("c")],
+            "split",
+            "split over NUMA nodes 0 and 1: a on 0; b on 1; unknown for c",
+        ),
     ],
 )
 def test_alignment_of_a_container(container: Container, devices: list[Device], kind: str, words: str) -> None:
@@ -139,7 +164,7 @@ def test_every_item_is_in_the_box_of_its_node() -> None:
         "NUMA node 1": ["CPU 2", "1 MiB memory"],
         "NUMA node 2": [],
         "Across several nodes": ["b", "1 MiB x"],
-        "Unknown node": ["c", "CPU 9"],
+        "NUMA node unknown": ["c", "CPU 9"],
     }
     assert found.drawn
     for box in found.boxes:
@@ -147,6 +172,22 @@ def test_every_item_is_in_the_box_of_its_node() -> None:
         assert all(a.y + a.height < b.y for a, b in zip(box.items, box.items[1:], strict=False))
         cells = [(x, y) for item in box.items for x, y, _ in item.cells]
         assert len(set(cells)) == len(cells)
+
+
+def test_claimed_devices_are_drawn_and_their_node_is_unknown() -> None:
+    claimed = ClaimDevice(
+        ClaimDeviceKey("gpu.example", "pool-a", "gpu-0"), (ClaimHolder(MAIN, "ns", "wish"),)
+    )
+    others = ClaimDevice(ClaimDeviceKey("gpu.example", "pool-a", "gpu-1"), (ClaimHolder(SIDE, "ns", "wish"),))
+    found = numa_picture([Container(MAIN)], [A0], CPUS, claims=[claimed, others])
+    assert boxes(found) == {"NUMA node 0": ["a"], "NUMA node unknown": ["gpu-0"]}
+    (placed,) = found.boxes[-1].items
+    assert (placed.item.kind, placed.item.href) == ("claimed", "/claims/gpu.example/pool-a/gpu-0")
+    (verdict,) = found.verdicts
+    assert (verdict.kind, verdict.words) == (
+        "unknown",
+        "NUMA alignment unknown for gpu-0; a is on NUMA node 0",
+    )
 
 
 def test_the_drawing_is_bounded() -> None:

@@ -124,8 +124,8 @@ DUST = AdvertisedDevice(healthy=False, reason="dust\x1b")
         (DUST, 1, "", "dust\\x1b"),
         (AdvertisedDevice(healthy=False), 1, "", None),
         (DUST, 1, "refused", "its plugin does not answer"),
-        (AdvertisedDevice(healthy=True), 1, "", "its plugin calls it healthy"),
-        (AdvertisedDevice(healthy=True), 0, "", "the kubelet does not follow its plugin"),
+        (AdvertisedDevice(healthy=True), 1, "", "its plugin reports it healthy"),
+        (AdvertisedDevice(healthy=True), 0, "", "the kubelet does not watch its plugin"),
         (None, 1, "", None),
     ],
 )
