@@ -1,13 +1,12 @@
-"""The node that the end-to-end tests run on, chosen by environment."""
+"""The node that the end-to-end tests run on."""
 
-import os
 from collections.abc import AsyncGenerator
 
 import pytest
 
 from harness.node import Node
-
-REAL = bool(os.environ.get("DEVICELENS_E2E_KUBECONFIG"))
+from harness.nodes import REAL, running_node
+from harness.simulated import SimulatedNode
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +18,8 @@ def only_simulated(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 async def node() -> AsyncGenerator[Node]:
-    """A real cluster's node where DEVICELENS_E2E_KUBECONFIG names one, else a simulated one."""
-    if REAL:
-        from harness.cluster import ClusterNode  # noqa: PLC0415 -- lightkube only where it is needed
-
-        async with ClusterNode() as real:
-            yield real
-    else:
-        from harness.simulated import SimulatedNode  # noqa: PLC0415 -- likewise
-
-        async with SimulatedNode() as simulated:
-            yield simulated
-            assert await simulated.violations() == ()
+    """A node, which had nothing to complain of."""
+    async with running_node() as running:
+        yield running
+        if isinstance(running, SimulatedNode):
+            assert await running.violations() == ()

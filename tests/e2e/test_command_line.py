@@ -20,14 +20,14 @@ from pathlib import Path
 import pytest
 
 from harness.node import Pod
+from harness.nodes import running_node
 from harness.owners import CLEAN, devicelens, devicelens_again
 from harness.processes import Process
 from harness.prometheus import Prometheus
-from harness.simulated import SimulatedNode
 from harness.stack import Stack
 from harness.waiting import until
 
-pytestmark = [pytest.mark.simulated, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
 _CONFIGURATION = """\
@@ -46,7 +46,7 @@ _LABELS = "{namespace: obs, pod: x, container: exporter, node: other-name}"
 @pytest.fixture
 async def stack() -> AsyncGenerator[Stack]:
     """Three devices, of which the pod `one` holds one."""
-    async with SimulatedNode("--sync-delay", "0") as node, Stack(node, "--poll.interval", "500ms") as stack:
+    async with running_node("--sync-delay", "0") as node, Stack(node, "--poll.interval", "500ms") as stack:
         stack.add_devices("lime", "cherry", "vanilla")
         await stack.allocatable_is(3)
         await node.add_pod(Pod("one", {"main": {stack.resource: 1}}))
@@ -152,7 +152,7 @@ async def test_prometheus_tells_the_past_of_a_pod_that_is_gone(stack: Stack, pro
 
     async def gone() -> bool:
         status, _, err = await devicelens_again("who", *fleet, "--pod", "default/one")
-        return (status, err) == (3, "devicelens: no device on sim-node is held by default/one\n")
+        return (status, err) == (3, f"devicelens: no device on {stack.node.name} is held by default/one\n")
 
     await until("Prometheus shows that it is gone", gone, limit=60)
     stamp = datetime.fromtimestamp(there, UTC).isoformat()

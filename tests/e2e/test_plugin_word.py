@@ -1,6 +1,5 @@
 """The exporter beside the plugin that it asks: reasons, devices that nobody holds, and what no pod lists."""
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
@@ -11,10 +10,9 @@ import pytest
 
 from harness import owners
 from harness.node import Node, Pod
-from harness.simulated import SimulatedNode
+from harness.nodes import running_node
 from harness.stack import Stack
 from harness.waiting import until
-from simulator.model import ContainerSpec, PodSpec
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -139,11 +137,11 @@ async def test_a_plugin_that_is_killed_is_said_to_be_silent_and_comes_back(stack
     assert await stack.anomalies("plugin_gone") == []
 
 
-async def _init_container_and_a_short_pod(node: SimulatedNode, *, seen: bool) -> list[Any]:
+async def _init_container_and_a_short_pod(node: Node, *flags: str, seen: bool) -> list[Any]:
     """What is unattributed when an init container holds a device, and a pod came and went before it; `seen`:
     the exporter had time to see that one.
     """
-    async with Asking(node) as stack:
+    async with Asking(node, *flags) as stack:
         stack.add_devices("cherry", "classic")
         await stack.allocatable_is(2)
 
@@ -164,16 +162,13 @@ async def _init_container_and_a_short_pod(node: SimulatedNode, *, seen: bool) ->
             return time.time() > gone + still
 
         await until("it cannot be meant any more", past, limit=30.0)
-        setup = ContainerSpec("setup", resources={stack.resource: 1})
         before = time.time()
-        await node.control.add_pod(
-            PodSpec(name="with-init", containers=(ContainerSpec("main"),), init_containers=(setup,))
-        )
+        await node.add_pod(Pod("with-init", {"main": {}}, inits={"setup": {stack.resource: 1}}))
 
         async def found() -> Any:
             return await stack.anomalies("unattributed")
 
-        (anomaly,) = await until("unattributed", found, limit=60.0)
+        (anomaly,) = await until("unattributed", found, limit=max(60.0, node.limit))
         assert time.time() - before >= 28
         assert (await stack.device(anomaly["device"]))["holders"] == []
         await stack.metric_is(1, "devicelens_anomaly_info", kind="unattributed", device=anomaly["device"])
@@ -183,8 +178,8 @@ async def _init_container_and_a_short_pod(node: SimulatedNode, *, seen: bool) ->
         assert document["attributed"] is False
         assert document["why_nobody"].startswith("its plugin allocated it, and List names no holder")
         pods: list[Any] = anomaly["pods"]
+        await node.delete_pod("with-init")
         if pods:
-            await node.delete_pod("with-init")
 
             async def over() -> bool:
                 return not await stack.anomalies("unattributed")
@@ -193,18 +188,13 @@ async def _init_container_and_a_short_pod(node: SimulatedNode, *, seen: bool) ->
         return pods
 
 
-@pytest.mark.simulated
-async def test_a_device_of_an_init_container_is_told_after_half_a_minute() -> None:
-    """With the Pods API its pod is named, and one too short to be seen is not accused."""
-
-    async def told(*flags: str, seen: bool) -> list[Any]:
-        async with SimulatedNode(*flags) as node:
-            return await _init_container_and_a_short_pod(node, seen=seen)
-
-    # Side by side: they wait.
-    without, named = await asyncio.gather(told(seen=True), told("--pods-api", seen=False))
-    assert without == []
-    assert named == [{"namespace": "default", "pod": "with-init"}]
+@pytest.mark.parametrize("source", ["none", "pods-api"])
+async def test_a_device_of_an_init_container_is_unattributed_after_half_a_minute(source: str) -> None:
+    """With the Pods API its pod is named, and a pod too short to be seen is not."""
+    async with running_node(*(("--pods-api",) if source == "pods-api" else ())) as node:
+        pods = await _init_container_and_a_short_pod(node, *node.source_flags(source), seen=source == "none")
+        named = [{"namespace": node.namespace, "pod": "with-init"}]
+        assert pods == (named if source == "pods-api" else [])
 
 
 async def test_rules_of_the_users_own_divide_ids(node: Node, tmp_path: Path) -> None:
@@ -221,7 +211,6 @@ async def test_rules_of_the_users_own_divide_ids(node: Node, tmp_path: Path) -> 
         assert "crate1 is a physical device. The kubelet lists 2 devices that are its parts." in words
 
 
-@pytest.mark.simulated
 async def test_rules_that_cannot_be_used_end_the_exporter_with_one_clear_line(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("version: 1\nrules:\n  - name: slow\n    pattern: (a+)+\n")

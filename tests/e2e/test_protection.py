@@ -16,13 +16,11 @@ import pytest
 from harness import owners
 from harness.certificates import Certificates, hashed
 from harness.node import Pod
+from harness.nodes import running_node
 from harness.processes import Process
 from harness.prometheus import Prometheus
-from harness.simulated import SimulatedNode
 from harness.stack import Stack
 from harness.waiting import until
-
-pytestmark = pytest.mark.simulated
 
 USERS = f"basic_auth_users:\n  prometheus: {hashed('swordfish', 6)}\n  exporter: {hashed('shibboleth', 6)}\n"
 REQUIRED = {
@@ -55,7 +53,7 @@ async def stack(made: Certificates) -> AsyncGenerator[Stack]:
             str(login),
         ),
     )
-    async with SimulatedNode() as node:
+    async with running_node() as node:
         stack = Stack(node, *flags)
         arguments = list(stack.plugin.arguments)
         arguments[arguments.index("--web.listen-address") + 1] = "127.0.0.1:0"
@@ -99,7 +97,7 @@ async def test_both_processes_ask_for_a_certificate_and_a_password(made: Certifi
         # A kubelet that has just come up is not believed at once.
         return (await asking.get(f"{stack.url}/-/ready"))[0] == 200
 
-    await until("the mapping is there", ready)
+    await until("the mapping is there", ready, limit=stack.node.limit)
     for url in (stack.url, plugin):
         for path in ("/", "/metrics", "/-/healthy", "/api/v1/devices"):
             assert (await asking.get(url + path))[0] == 200, path
@@ -118,7 +116,7 @@ async def test_both_processes_ask_for_a_certificate_and_a_password(made: Certifi
         assert found[1] == 1
         return len(samples.of("devicelens_device_info", resource=stack.resource)) == 2
 
-    await until("the exporter knows what the plugin tells", plugin_told)
+    await until("the exporter knows what the plugin tells", plugin_told, limit=stack.node.limit)
     await stack.node.add_pod(Pod("eater", {"main": {stack.resource: 1}}))
 
     async def held() -> bool:

@@ -38,7 +38,8 @@ class ClusterNode:
         self.namespace = os.environ.get("DEVICELENS_E2E_NAMESPACE", "default")
         self.limit = 90.0
         self._image = os.environ["DEVICELENS_E2E_IMAGE"]
-        config = KubeConfig.from_file(os.environ["DEVICELENS_E2E_KUBECONFIG"]).get()
+        self._kubeconfig = os.environ["DEVICELENS_E2E_KUBECONFIG"]
+        config = KubeConfig.from_file(self._kubeconfig).get()
         self._client = AsyncClient(config, namespace=self.namespace)
         self._made: set[str] = set()
 
@@ -50,13 +51,19 @@ class ClusterNode:
             await self.delete_pod(name)
         await self._client.close()
 
-    async def add_pod(self, pod: Pod) -> None:
+    def source_flags(self, source: str) -> tuple[str, ...]:
+        if source == "pods-api" and not (self.root / "pods-api" / "pods-api.sock").exists():
+            pytest.skip("this kubelet serves no Pods API: it needs the feature gate PodsAPI")
+        given = ("--pods.source", source)
+        return (*given, "--kubeconfig", self._kubeconfig) if source == "apiserver" else given
+
+    async def add_pod(self, pod: Pod) -> str:
         loop = asyncio.get_running_loop()
         end = loop.time() + self.limit
         while True:
             reason = await self._try_pod(pod)
             if reason is None:
-                return
+                return await self.uid(pod.name)
             await self.delete_pod(pod.name)
             if not reason.startswith(_RACES) or loop.time() > end:
                 raise Refused(reason)
@@ -74,12 +81,30 @@ class ClusterNode:
                 return f"{status.reason}: {status.message}"
             held = sum(holding.pod == pod.name for holding in await self.holdings())
             running = status is not None and status.phase == "Running"
+            if pod.inits:  # kubelet: List does not name what they hold
+                running = status is not None and bool(status.initContainerStatuses)
             return _ADMITTED if held >= expected and (held or running) else None
 
         outcome = await until(
             f"pod {pod.name} holds {expected} devices", settled, limit=self.limit, pause=0.1
         )
         return None if outcome is _ADMITTED else outcome
+
+    async def uid(self, name: str) -> str:
+        metadata = (await self._client.get(ApiPod, name)).metadata
+        assert metadata is not None
+        assert metadata.uid is not None
+        return metadata.uid
+
+    async def end_pod(self, name: str) -> None:
+        # The image's program does not end by itself: the kubelet ends a pod that is past its deadline.
+        await self._client.patch(ApiPod, name, {"spec": {"activeDeadlineSeconds": 1}})
+
+        async def ended() -> bool:
+            status = (await self._client.get(ApiPod, name)).status
+            return status is not None and status.phase in {"Failed", "Succeeded"}
+
+        await until(f"pod {name} has ended", ended, limit=self.limit, pause=0.1)
 
     def _manifest(self, pod: Pod) -> ApiPod:
         def container(name: str, wish: dict[str, int], **more: Any) -> Container:
@@ -93,7 +118,9 @@ class ClusterNode:
             )
 
         return ApiPod(
-            metadata=ObjectMeta(name=pod.name, namespace=self.namespace, labels={"app": "devicelens-e2e"}),
+            metadata=ObjectMeta(
+                name=pod.name, namespace=self.namespace, labels={"app": "devicelens-e2e"} | pod.labels
+            ),
             spec=PodSpec(
                 # Bound here, as a DaemonSet's pods once were: the test needs no scheduler and no network.
                 nodeName=self.name,
@@ -103,7 +130,8 @@ class ClusterNode:
                 terminationGracePeriodSeconds=1,
                 tolerations=[Toleration(operator="Exists")],
                 initContainers=[
-                    container(name, wish, restartPolicy="Always") for name, wish in pod.sidecars.items()
+                    *(container(name, wish, restartPolicy="Always") for name, wish in pod.sidecars.items()),
+                    *(container(name, wish) for name, wish in pod.inits.items()),
                 ],
                 containers=[container(name, wish) for name, wish in pod.containers.items()],
             ),

@@ -19,12 +19,14 @@ class Holding:
 class Pod:
     """A pod that asks for devices: `containers` maps names to counts by resource.
 
-    `sidecars` are restartable init containers, likewise.
+    `sidecars` are restartable init containers, `inits` ordinary ones that do not end, likewise.
     """
 
     name: str
     containers: dict[str, dict[str, int]]
     sidecars: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    inits: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    labels: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class Refused(Exception):  # noqa: N818 -- an answer, not a fault
@@ -42,8 +44,23 @@ class Node(Protocol):
     limit: float
     """Seconds that this node may take for what a test waits for."""
 
-    async def add_pod(self, pod: Pod) -> None:
-        """Admit the pod; its devices are allocated afterwards. Raises Refused."""
+    def source_flags(self, source: str) -> tuple[str, ...]:
+        """The exporter's flags for the pod source `pods-api`, `apiserver` or `none`.
+
+        Skips the test where this node lacks that source.
+        """
+        ...
+
+    async def add_pod(self, pod: Pod) -> str:
+        """Admit the pod; its devices are allocated afterwards. Returns its uid. Raises Refused."""
+        ...
+
+    async def uid(self, name: str) -> str:
+        """The uid of a pod that is there."""
+        ...
+
+    async def end_pod(self, name: str) -> None:
+        """Let the pod's containers end; the API server keeps the pod."""
         ...
 
     async def delete_pod(self, name: str) -> None:

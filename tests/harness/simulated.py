@@ -36,25 +36,39 @@ class SimulatedNode:
         await self.process.__aexit__(kind)
         shutil.rmtree(self._directory)
 
-    async def add_pod(self, pod: Pod) -> None:
+    def source_flags(self, source: str) -> tuple[str, ...]:
+        given = ("--pods.source", source)
+        return (*given, "--kubeconfig", str(self.root / "kubeconfig")) if source == "apiserver" else given
+
+    async def add_pod(self, pod: Pod) -> str:
         spec = PodSpec(
             name=pod.name,
             namespace=self.namespace,
             containers=tuple(ContainerSpec(name, resources=wish) for name, wish in pod.containers.items()),
-            init_containers=tuple(
-                ContainerSpec(name, resources=wish, sidecar=True) for name, wish in pod.sidecars.items()
+            init_containers=(
+                *(ContainerSpec(name, resources=wish, sidecar=True) for name, wish in pod.sidecars.items()),
+                *(ContainerSpec(name, resources=wish) for name, wish in pod.inits.items()),
             ),
+            labels=pod.labels,
         )
         try:
-            await self.control.add_pod(spec)
+            return await self.control.add_pod(spec)
         except AdmissionError as error:
             raise Refused(str(error)) from error
+
+    async def uid(self, name: str) -> str:
+        pods = await self.control.pods()
+        (uid,) = [pod.uid for pod in pods if (pod.namespace, pod.name) == (self.namespace, name)]
+        return uid
+
+    async def end_pod(self, name: str) -> None:
+        await self.control.complete_pod(self.namespace, name)
 
     async def delete_pod(self, name: str) -> None:
         await self.control.delete_pod(self.namespace, name)
 
     async def restart_kubelet(self) -> None:
-        await self.control.restart()
+        await self.control.restart(down_for=0.3)
 
     async def capacity(self, resource: str) -> int:
         return await self.control.capacity(resource)
