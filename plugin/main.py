@@ -15,6 +15,7 @@ from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
 from plugin.presets import PRESETS
+from plugin.serving.container_runtime import observe_cdi
 from plugin.serving.context import PluginContext, RegistrationMethod
 from plugin.serving.fleet import ResourceFleet
 from plugin.serving.host_files import HostFilesCollector
@@ -89,7 +90,10 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     collector = HostFilesCollector(paths.device_plugins, host, lambda: fleet.plans, clock)
     site = PluginSite(fleet, lambda: reloader.status, web=web.families)
     actors: list[Actor] = [
-        log_preflight(needs(paths, host, plans, method=settings.kubelet_registration)),
+        log_preflight(
+            needs(paths, host, plans, method=settings.kubelet_registration),
+            observe=lambda: observe_cdi(host, plans),
+        ),
         watcher.run(),
         uevents.run(),
         fleet.run(),

@@ -12,7 +12,7 @@ import re
 import resource
 import socket
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -60,6 +60,15 @@ class Need:
     missing: str
     optional: bool = False
     made: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Something else that a process sees of its node. `hint`: what to do; empty where nothing is lacking."""
+
+    name: str
+    state: str
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +120,12 @@ class PreflightReport:
         return {"lacking": ",".join(self.lacking), **self.fields, "hints": "; ".join(self.hints)}
 
 
-def assess(needs: Iterable[tuple[Need, PathState]], limits: ProcessLimits) -> PreflightReport:
-    """The report on needs with the state of their paths, and on the limits of the process. Pure."""
+def assess(
+    needs: Iterable[tuple[Need, PathState]],
+    limits: ProcessLimits,
+    observations: Iterable[Observation] = (),
+) -> PreflightReport:
+    """The report on needs with the state of their paths, on observations, and on the limits. Pure."""
     fields: dict[str, object] = {}
     hints: dict[str, str] = {}
     for need, found in needs:
@@ -120,6 +133,10 @@ def assess(needs: Iterable[tuple[Need, PathState]], limits: ProcessLimits) -> Pr
         hint = _hint(need, found, limits)
         if hint:
             hints[need.name] = hint
+    for seen in observations:
+        fields[seen.name] = visible(seen.state, 200)
+        if seen.hint:
+            hints[seen.name] = visible(seen.hint, 200)
     fields["inotify"] = _inotify_words(limits)
     if limits.inotify_error:
         hints["inotify"] = _inotify_hint(limits.inotify_error)
@@ -241,9 +258,18 @@ _NO_LIMIT: Final = 1 << 60
 _log = Log("preflight")
 
 
-async def log_preflight(needs: Sequence[Need], *, proc: Path = Path("/proc")) -> None:
-    """Log one line about what this process can reach. A file system may hang, so a thread checks."""
-    report = assess(*await asyncio.to_thread(inspect, needs, proc))
+async def log_preflight(
+    needs: Sequence[Need],
+    *,
+    observe: Callable[[], Sequence[Observation]] = tuple,
+    proc: Path = Path("/proc"),
+) -> None:
+    """Log one line about what this process can reach, and what `observe` returns.
+
+    A file system may hang, so a thread checks.
+    """
+    states, limits = await asyncio.to_thread(inspect, needs, proc)
+    report = assess(states, limits, await asyncio.to_thread(observe))
     if report.lacking:
         _log.warn("cannot reach", **report.log_fields())
     else:
