@@ -124,11 +124,25 @@ def complete_device(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_pod(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001 -- click's signature
-    """NAMESPACE/NAME of the pods that hold something."""
+    """NAMESPACE/NAME of the pods that hold something, or NAME after --namespace."""
+    namespace = ctx.params.get("namespace")
+    pods = _pods(ctx)
+    if namespace is None:
+        return _items({f"{one}/{name}" for one, name in pods}, incomplete)
+    return _items({name for one, name in pods if one == namespace}, incomplete)
+
+
+def complete_namespace(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001 -- click's signature
+    """The namespaces of pods that hold something."""
+    return _items({namespace for namespace, _ in _pods(ctx)}, incomplete)
+
+
+def _pods(ctx: click.Context) -> set[tuple[str, str]]:
+    """Namespaces and names of the pods that hold something."""
     nodes = list(_nodes(ctx))
     holders = [h for node in nodes for one in (*node.devices, *node.claims) for h in one.holders]
     cpus = [entry for node in nodes for entry in node.cpus]
-    return _items({f"{one.namespace}/{one.pod}" for one in (*holders, *cpus)}, incomplete)
+    return {(one.namespace, one.pod) for one in (*holders, *cpus)}
 
 
 def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001 -- click's signature

@@ -6,14 +6,23 @@ from typing import Any
 import click
 
 from exporter.cli.common import EPILOG, TIME_FORMATS, OutputFlags, output_flags, parse_time_flag
-from exporter.cli.completion import complete_pod, complete_what
+from exporter.cli.completion import complete_namespace, complete_pod, complete_what
 from exporter.cli.select import parse_query
 from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, source_flags
 
 
 @click.command(epilog=EPILOG)
 @click.argument("what", metavar="[RESOURCE[=DEVICE]]", default="", shell_complete=complete_what)
-@click.option("--pod", metavar="NAMESPACE/NAME", help="Only what this pod held.", shell_complete=complete_pod)
+@click.option(
+    "--pod", metavar="[NAMESPACE/]NAME", help="Only what this pod held.", shell_complete=complete_pod
+)
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help="Only what pods of this namespace held.",
+    shell_complete=complete_namespace,
+)
 @click.option("--from", "since", metavar="TIME", help=f"Holdings after this time: {TIME_FORMATS}.")
 @click.option("--to", "until", metavar="TIME", help="Holdings before this time.")
 @click.option("--at", metavar="TIME", help="The holders at this time, as devicelens who --at.")
@@ -34,6 +43,7 @@ def history(
     *,
     what: str,
     pod: str | None,
+    namespace: str | None,
     since: str | None,
     until: str | None,
     at: str | None,
@@ -47,7 +57,7 @@ def history(
     RESOURCE is a resource name, or the part after its slash if only one resource ends so. DEVICE is a whole
     id, the id of the parent device, or a part of an id. =DEVICE searches all resources.
     """
-    query = parse_query(what, pod)
+    query = parse_query(what, pod, namespace)
     source = choose_source(ctx, SourceFlags(**flags))
     if source.kind == "prometheus":
         refuse_prometheus(

@@ -129,7 +129,8 @@ def history(
     async def fetch() -> HistoryDocument:
         parameters = {name: f"{at:.6f}" for name, at in times.items() if at is not None}
         if query.pod is not None:
-            parameters |= {"namespace": query.pod.namespace, "pod": query.pod.name}
+            parameters |= {"namespace": query.pod.namespace}
+            parameters |= {"pod": query.pod.name} if query.pod.name else {}
         if query.device:
             parameters["device"] = query.device
         try:

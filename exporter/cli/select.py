@@ -118,17 +118,17 @@ def place(node: str, labels: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NamespacedPod:
-    """A pod by namespace and name."""
+    """A pod by namespace and name; "" is any pod of the namespace."""
 
     namespace: str
     name: str
 
     def __str__(self) -> str:
-        return spelled(f"{self.namespace}/{self.name}")
+        return spelled(f"{self.namespace}/{self.name}" if self.name else f"a pod of {self.namespace}")
 
     def holds(self, namespace: str, pod: str) -> bool:
         """Whether a holder with this namespace and pod name belongs to the pod."""
-        return same(namespace, self.namespace) and same(pod, self.name)
+        return same(namespace, self.namespace) and (not self.name or same(pod, self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,11 @@ class HolderQuery:
         return " ".join((*parts, when)).rstrip()
 
 
-def parse_query(what: str, pod: str | None, states: Iterable[str] = ()) -> HolderQuery:
-    """The query of RESOURCE, RESOURCE=DEVICE or =DEVICE, of --pod and --state. A device id may contain `=`.
+def parse_query(
+    what: str, pod: str | None, namespace: str | None = None, states: Iterable[str] = ()
+) -> HolderQuery:
+    """The query of RESOURCE, RESOURCE=DEVICE or =DEVICE, of --pod, --namespace and --state. A device id may
+    contain `=`.
 
     Raises BadParameter.
     """
@@ -173,12 +176,19 @@ def parse_query(what: str, pod: str | None, states: Iterable[str] = ()) -> Holde
     if equals and not device:
         message = f"found {spelled(what)!r}, expected RESOURCE or RESOURCE=DEVICE"
         raise click.BadParameter(message, param_hint="RESOURCE")
+    return HolderQuery(resource, device, _parse_pod(pod, namespace), frozenset(states))
+
+
+def _parse_pod(pod: str | None, namespace: str | None) -> NamespacedPod | None:
+    if namespace is not None and (not namespace or "/" in namespace):
+        raise click.BadParameter(f"found {spelled(namespace)!r}, expected a name", param_hint="--namespace")
     if pod is None:
-        return HolderQuery(resource, device, states=frozenset(states))
-    namespace, _, name = pod.partition("/")
-    if not namespace or not name or "/" in name:
-        raise click.BadParameter(f"found {spelled(pod)!r}, expected NAMESPACE/NAME", param_hint="--pod")
-    return HolderQuery(resource, device, NamespacedPod(namespace, name), frozenset(states))
+        return None if namespace is None else NamespacedPod(namespace, "")
+    words = pod.split("/") if namespace is None else [namespace, pod]
+    if len(words) != 2 or not all(words) or "/" in words[1]:
+        expected = "NAMESPACE/NAME" if namespace is None else "NAME beside --namespace"
+        raise click.BadParameter(f"found {spelled(pod)!r}, expected {expected}", param_hint="--pod")
+    return NamespacedPod(*words)
 
 
 def select(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from exporter.cli.common import EPILOG, TIME_FORMATS, OutputFlags, output_flags, parse_time_flag
-from exporter.cli.completion import complete_node, complete_pod, complete_what
+from exporter.cli.completion import complete_namespace, complete_node, complete_pod, complete_what
 from exporter.cli.select import STATES, parse_query
 from exporter.cli.sources import SourceFlags, choose_source, source_flags
 from runtime.text import parse_duration, quoted
@@ -96,9 +96,16 @@ def _is_duration(text: str) -> bool:
 @click.argument("what", metavar="[RESOURCE[=DEVICE]]", default="", shell_complete=complete_what)
 @click.option(
     "--pod",
-    metavar="NAMESPACE/NAME",
+    metavar="[NAMESPACE/]NAME",
     help="Only what this pod holds, including exclusive CPUs.",
     shell_complete=complete_pod,
+)
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help="Only what pods of this namespace hold.",
+    shell_complete=complete_namespace,
 )
 @click.option(
     "--state",
@@ -131,6 +138,7 @@ def who(
     *,
     what: str,
     pod: str | None,
+    namespace: str | None,
     states: tuple[list[str], ...],
     at: str | None,
     watch: float | None,
@@ -143,7 +151,7 @@ def who(
     cpu. DEVICE is a whole id, the id of the parent device, or a part of an id. =DEVICE searches all
     resources.
     """
-    query = parse_query(what, pod, chain.from_iterable(states))
+    query = parse_query(what, pod, namespace, chain.from_iterable(states))
     source = choose_source(ctx, SourceFlags(**flags))
     if at is not None and source.kind == "kubelet":
         raise click.UsageError("--at and --socket: a kubelet has no history, query an exporter")

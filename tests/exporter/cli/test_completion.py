@@ -91,6 +91,11 @@ COMPLETED = {
     "who gpu=": [],
     "who --pod ": ["ml/llama-0"],
     "who --pod=m": ["ml/llama-0"],
+    "who -n ": ["ml"],
+    "who -n ml --pod ": ["llama-0"],
+    "who --state ": ["free", "held", "unhealthy"],
+    "who --state free,u": ["free,unhealthy"],
+    "who --sort-by ": ["since", "device", "pod"],
     "explain 0000:3b:": ["02.0"],
     "explain x.example/nic=": ["0000:3b:02.0"],
     # Nothing answers there, and completion prints no errors.

@@ -111,6 +111,17 @@ async def test_names_like_those_of_the_query_are_suggested(run: Run) -> None:
         assert words in result.stderr
 
 
+@pytest.mark.parametrize("command", [("history",), ("who", "--at", AT)])
+async def test_holdings_of_a_namespace(run: Run, command: tuple[str, ...]) -> None:
+    result = await run(*command, "-n", "ns", "-o", "json")
+    assert {entry["pod"] for entry in json.loads(result.stdout)["holdings"]} == {"train-0", "serve-1"}
+    one = await run(*command, "-n", "ns", "--pod", "train-0", "--no-headers")
+    assert [line.split()[3] for line in one.stdout.splitlines()] == ["ns/train-0"]
+    none = await run(*command, "-n", "n")
+    assert (none.exit_code, none.stdout) == (3, "")
+    assert "no device on worker-3 was held by a pod of n " in none.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -45,6 +45,8 @@ NODE = mapping(
         (HolderQuery("", "-0"), ["fuse-0"]),
         (HolderQuery(pod=NamespacedPod("ml", "one")), ["GPU-1", "GPU-3::0"]),
         (HolderQuery("gpu.shared", pod=NamespacedPod("other", "two")), ["GPU-3::0"]),
+        (HolderQuery(pod=NamespacedPod("ml", "")), ["GPU-1", "GPU-10", "GPU-3::0"]),
+        (HolderQuery(pod=NamespacedPod("ml", ""), states=frozenset({"unhealthy"})), ["GPU-10"]),
     ],
 )
 def test_matches_are_found(question: HolderQuery, found: list[str]) -> None:
@@ -100,6 +102,16 @@ def test_what_was_copied_from_a_table_is_found() -> None:
 )
 def test_a_command_line_is_read(what: str, pod: str | None, query: HolderQuery) -> None:
     assert parse_query(what, pod) == query
+
+
+@pytest.mark.parametrize(
+    ("pod", "namespace", "parsed"),
+    [(None, "ml", NamespacedPod("ml", "")), ("one", "ml", NamespacedPod("ml", "one"))],
+)
+def test_a_namespace_completes_the_name_of_a_pod(
+    pod: str | None, namespace: str, parsed: NamespacedPod
+) -> None:
+    assert parse_query("", pod, namespace).pod == parsed
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ def refusal(*arguments: str, **environment: str | None) -> str:
         (("who", "gpu="), "expected RESOURCE or RESOURCE=DEVICE"),
         (("history", "="), "expected RESOURCE or RESOURCE=DEVICE"),
         *((("who", "--pod", pod), "expected NAMESPACE/NAME") for pod in ("", "a", "/a", "a/", "a/b/c")),
+        *((("who", "-n", "a", "--pod", pod), "expected NAME beside --namespace") for pod in ("", "a/b")),
+        (("history", "-n", "a/b"), "found 'a/b', expected a name"),
         ((*SOCKET, "--url", "http://x"), "--url and --socket: expected one of them"),
         ((*SOCKET, "--selector", 'a="b"'), "--selector: expected --prometheus, kubelets have"),
         ((*SOCKET, "--token-file", "/y"), "uses neither tokens nor TLS"),
