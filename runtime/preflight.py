@@ -154,7 +154,7 @@ def assess(
 
 _REACHED: Final = {Use.CONNECT: "served", Use.LIST: "readable", Use.WRITE: "writable"}
 _STATES: Final = {
-    errno.ECONNREFUSED: "present, nobody serves it",
+    errno.ECONNREFUSED: "present, no process serves it",
     errno.ENOENT: "absent",
     errno.EROFS: "read-only",
     errno.ENOTSOCK: "no socket",

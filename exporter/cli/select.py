@@ -331,7 +331,7 @@ def resource_among(known: Iterable[str], given: str) -> str | None:
 def there_are(known: Iterable[str]) -> str:
     """The known names, for a message about an unknown one."""
     names = sorted(known)
-    return f"there are {listed([spelled(n) for n in names], 10)}" if names else "there are none at all"
+    return f"there are {listed([spelled(n) for n in names], 10)}" if names else "there are none"
 
 
 def _resources(answer: MappingAnswer) -> frozenset[str]:

@@ -115,7 +115,7 @@ class Counters:
         )
         held = HistogramMetricFamily(
             "devicelens_allocation_hold_seconds",
-            "How long released devices were held, as far as it was seen, in seconds. [ALPHA]",
+            "How long released devices were held, from observed start to observed end, in seconds. [ALPHA]",
             labels=by_resource,
         )
         for resource, counts in sorted(self._resources.items(), key=lambda item: item[1].number):
@@ -158,7 +158,7 @@ class _ScrapeFamilies:
         state = self._metrics.rendered
         yield GaugeMetricFamily(
             "devicelens_up",
-            "Whether the last refresh succeeded: the mapping is what the kubelet says. [STABLE]",
+            "Whether the last refresh succeeded: the mapping is the kubelet's last answer. [STABLE]",
             value=int(self._metrics.fresh),
         )
         if state.taken_at is not None:

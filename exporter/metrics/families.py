@@ -160,7 +160,7 @@ def anomaly_info(anomalies: Sequence[Anomaly], node: str) -> Metric:
     """Each anomaly while it lasts."""
     family = GaugeMetricFamily(
         "devicelens_anomaly_info",
-        "Something that is wrong (1 while it lasts); kind says what. [ALPHA]",
+        "An anomaly (1 while it lasts); kind names it. [ALPHA]",
         labels=("node", "kind", "resource", "device", *_HOLDER),
     )
     for anomaly in anomalies:

@@ -222,7 +222,8 @@ def _unknown(asked: str, resource: str, known: list[Device], state: State, reade
 
 def _no_resource(asked: str, snapshot: Snapshot) -> UnknownDevice:
     known = ", ".join(_cut(name) for name in list(snapshot.resources())[:20])
-    return UnknownDevice(f"no resource '{_cut(asked)}' on this node: there are {known or 'none at all'}", ())
+    there = f"there are {known}" if known else "the node has no resources"
+    return UnknownDevice(f"no resource '{_cut(asked)}' on this node: {there}", ())
 
 
 def _cut(text: str) -> str:

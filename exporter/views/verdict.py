@@ -62,7 +62,8 @@ def device_verdict(facts: DeviceFacts, freshness: Freshness) -> Verdict:
     if health is not None:
         found.append(_OF_HEALTH[health.kind])
         if health.kind == "unhealthy":
-            lead = health.words if health.words.endswith("unhealthy") else "unhealthy"
+            plain = health.words.endswith("unhealthy") or health.words == "no longer offered"
+            lead = health.words if plain else "unhealthy"
     return Verdict(worst(found), _sentence(lead, _held(facts), freshness))
 
 
@@ -123,7 +124,8 @@ def pod_verdict(
     found += [Severity.CRITICAL] if bad else [Severity.UNKNOWN] if devices and not complete else []
     lead = ""
     if bad:
-        lead = f"{len(bad)} of {counted(len(devices), 'device')} unhealthy"
+        some = f"{len(bad)} of its {counted(len(devices), 'device')}"
+        lead = f"{'its device' if len(devices) == 1 else some} {'is' if len(bad) == 1 else 'are'} unhealthy"
     return Verdict(
         worst(found), _sentence(lead, f"it holds {_everything(containers, devices, claimed)}", freshness)
     )

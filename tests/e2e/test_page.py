@@ -85,7 +85,7 @@ async def test_the_pages_of_a_pod_and_of_its_failed_device_begin_with_the_worst(
         page = await (await browser.new_context(java_script_enabled=False)).new_page()
         await load(page, f"{stack.url}/pods/{stack.node.namespace}/thirsty")
         verdict = page.locator(".answer.critical .verdict")
-        await expect(verdict).to_contain_text("1 of 2 devices unhealthy; it holds 2 devices")
+        await expect(verdict).to_contain_text("1 of its 2 devices is unhealthy; it holds 2 devices")
 
         await load(page, f"{stack.url}/devices/{stack.resource}/cherry")
         await expect(verdict).to_contain_text("Unhealthy; held by 1 pod.")

@@ -91,7 +91,7 @@ NO_DIRECTORY = PathState(errno.ENOENT, directory=False)
             "absent, and so is its directory",
             f"{MOUNT} of the node, or say --kubelet.root",
         ),
-        (SOCKET, PathState(errno.ECONNREFUSED), "present, nobody serves it", STARTING),
+        (SOCKET, PathState(errno.ECONNREFUSED), "present, no process serves it", STARTING),
         (
             SOCKET,
             PathState(mounted=True),

@@ -222,7 +222,7 @@ def _facts(found: DeviceFacts, key: DeviceKey, now: float) -> Iterator[Fact]:
             device_link(key.resource, found.parent),
             source,
         )
-    else:
+    elif device is not None or found.reading.kind is not DeviceKind.WHOLE:
         yield Fact("Read as", Text(reading_words(found.reading)))
     if device is not None:
         nodes = ranges(device.numa_nodes)

@@ -141,7 +141,7 @@ def test_an_unknown_id_names_the_most_similar_ones(
 
 
 def test_an_empty_node_has_no_device() -> None:
-    with pytest.raises(UnknownDevice, match="there are none at all"):
+    with pytest.raises(UnknownDevice, match="the node has no resources"):
         _found("x", "r", State(taken_at=1.0))
     with pytest.raises(UnknownDevice, match="no device 'x' is known"):
         _found("x", "", State(taken_at=1.0))

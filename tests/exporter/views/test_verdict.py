@@ -100,7 +100,7 @@ _MEMORY = (PinnedMemory("memory", (0,), 1 << 30), PinnedMemory("memory", (1,), 1
             [device("d", A), device("e", A, ok=False)],
             [],
             Severity.CRITICAL,
-            "1 of 2 devices unhealthy; it holds 2 devices.",
+            "1 of its 2 devices is unhealthy; it holds 2 devices.",
         ),
     ],
 )

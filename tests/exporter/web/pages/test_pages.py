@@ -177,7 +177,7 @@ async def test_what_is_unknown_for_now_is_503_not_404(
     world.states.publish(State())
     for path in (DEVICE, "/devices/no.such/resource/x", POD, "/claims/a/b/c"):
         found = await has(client, path, "Not known yet", "The kubelet has not answered yet", status=503)
-        for words in ("No such", "none at all", "Unknown", "No pod"):
+        for words in ("No such", "has no resources", "Unknown", "No pod"):
             assert words not in found.text
     world.publish()
     past.error = "the disk is slow"
@@ -283,7 +283,7 @@ async def test_a_physical_device_has_one_health_and_the_colour_of_the_worst(
 async def test_a_pod_with_a_broken_device_says_so_first_and_in_its_colour(
     client: Client, world: SimpleNamespace
 ) -> None:
-    found = await has(client, "/pods/batch/render-1", "render-1 1 of 1 device unhealthy; it holds 1 device.")
+    found = await has(client, "/pods/batch/render-1", "render-1 Its device is unhealthy; it holds 1 device.")
     assert "answer held critical" in found.values("class")
     assert "answer held ok" in (await read_page(client, "/pods/trading/engine-0")).values("class")
 
