@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from rich.cells import cell_len
 
-from exporter.cli.common import NoMatchError, OutputFlags, as_json
+from exporter.cli.common import NoMatchError, OutputFlags, as_json, warn_unless_fresh
 from exporter.cli.select import CpusEntry, HolderQuery, MappingAnswer, NamespacedPod, select
 from exporter.cli.table import Cell, anomalies_table, holders_table, print_table
 from exporter.cli.terminal import LEFT_OUT_FIRST, LEFT_OUT_LAST, fitted
@@ -269,6 +270,19 @@ def test_without_headers_there_are_rows_alone(setenv: Callable[..., None], out: 
         "nvidia.com/gpu  GPU-0  held  ml/one  main",
         "nvidia.com/gpu  GPU-1  free",
     ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_warning_of_a_stale_mapping_is_on_a_terminal_once(
+    monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> None:
+    (node,) = mapping(device("0")).nodes
+    out, err = Terminal(), Terminal() if terminal else StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    assert warn_unless_fresh(structs.replace(node, freshness="stale"), OutputFlags())
+    assert out.getvalue().startswith("Warning: the mapping of worker-3 is stale, 2 s old")
+    assert (err.getvalue() == "") is terminal
 
 
 @pytest.mark.parametrize(
