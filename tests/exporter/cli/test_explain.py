@@ -179,3 +179,17 @@ async def test_a_kubelet_is_queried(root: Path, recorded: Replay) -> None:
         assert several.exit_code == 2
     gone = await devicelens("explain", *source, "dev-10")
     assert gone.exit_code == 1
+
+
+async def test_before_the_first_answer_no_device_is_called_unknown() -> None:
+    result = await explained(State(), "GPU-0")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "503 Service Unavailable: no mapping yet; the kubelet has not answered" in result.stderr
+
+
+async def test_a_physical_device_has_its_health_and_names_the_parts_that_differ() -> None:
+    parts = (scene.device("G::0", parent="G", ok=False), scene.device("G::1", parent="G"))
+    state = scene.state(scene.snapshot(*parts), at=START)
+    result = await explained(state, "G")
+    assert result.stdout.startswith("G: 1 of 2 parts unhealthy; divided into 2 devices, none held.\n")
+    assert "health       1 of 2 parts unhealthy: G::0" in result.stdout

@@ -208,6 +208,7 @@ async def test_a_stale_mapping_is_marked_on_every_page(client: Client, world: Si
         assert any("old" in value.split() for value in found.values("class"))
         assert "This mapping is 2 min old . Holders may have changed since." in found.text
         assert "Last known: " in found.text
+        assert path != DEVICE or "last known: healthy" in found.text
         for words in ("answered 2 min ago", "and fresh", "2 min ago"):
             assert words not in found.text
 
