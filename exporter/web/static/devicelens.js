@@ -68,15 +68,20 @@ function lost() {
   lostSince = now();
   link.textContent = "Not live since " + clockOf(lostSince) + ": the exporter does not answer.";
   document.documentElement.classList.add("lost");
-  const taken = main.querySelector(".banner [data-key=taken] time");
-  const banner = main.querySelector(".banner.ok");
-  if (!taken || !banner) return;
-  // Instead of the claim that the mapping is fresh, which the style sheet hides.
+  outdated();
+}
+
+// Replaces the claim that the mapping is fresh, which the style sheet hides.
+function outdated() {
+  const banner = main.querySelector(".banner.ok:not([data-own-outdated])");
+  const taken = banner && banner.querySelector("time[data-taken]");
+  if (!taken) return;
   const old = document.createElement("p");
   const age = taken.cloneNode(true);
   old.className = "own aged";
   delete age.dataset.taken;
   old.append("This mapping is ", age, " old: holders may have changed since.");
+  banner.dataset.ownOutdated = "";
   banner.prepend(old);
 }
 
@@ -86,6 +91,7 @@ function found() {
   lostSince = 0;
   link.textContent = "";
   document.documentElement.classList.remove("lost");
+  for (const banner of main.querySelectorAll("[data-own-outdated]")) delete banner.dataset.ownOutdated;
   for (const old of main.querySelectorAll(".own.aged")) old.remove();
 }
 
@@ -98,13 +104,13 @@ function answered(iso) {
   clocks(main);
 }
 
-// An exporter that hangs keeps its connections: nothing fails, and no event comes.
+// An exporter that hangs keeps its connections: nothing fails, and no event comes. A page of the past gets none.
 function second() {
   tick(main);
   const taken = main.querySelector(".banner.ok time[data-taken]");
-  const stale = Number(main.dataset.stale) * 1000;
-  if (!live || !taken || performance.now() - heard < SILENCE) return;
-  if (now() - Date.parse(taken.dateTime) > stale) lost();
+  if (!taken || now() - Date.parse(taken.dateTime) <= Number(main.dataset.stale) * 1000) return;
+  if (!live) outdated();
+  else if (performance.now() - heard > SILENCE) lost();
 }
 
 // --- the page
