@@ -321,9 +321,9 @@ class Resource(ConfigStruct, frozen=True):
     """Devices for several containers."""
     health: Annotated[list[Probe], Meta(max_length=64)] = []
     """Probes, all of which must pass."""
-    prefer: Literal["none", "packed", "spread", "numa"] = "none"
-    """Preferred free devices: of one NUMA node (`numa`), of physical devices in use (`packed`), or of the
-    least used ones (`spread`).
+    prefer: Literal["none", "packed", "spread", "numa", "topology"] = "none"
+    """Preferred free devices: best connected by links, PCI switches, and NUMA nodes (`topology`), of one
+    NUMA node (`numa`), of physical devices in use (`packed`), or of the least used ones (`spread`).
     """
     allocate: Allocate = Allocate()
     """What a container gets."""

@@ -12,7 +12,7 @@ from plugin.discovery.source import SourceConfig
 from plugin.names import id_problem
 from runtime.text import quoted
 
-Prefer = Literal["none", "packed", "spread", "numa"]
+Prefer = Literal["none", "packed", "spread", "numa", "topology"]
 
 
 @dataclass(frozen=True, slots=True)

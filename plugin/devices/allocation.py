@@ -18,6 +18,7 @@ from plugin.devices import cdi
 from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory
 from plugin.devices.rendering import ContainerNode, File, Mount, Renderer, RenderError, distinct
+from plugin.devices.topology import MAX_DEVICES, Links, Position, best_connected, position
 from plugin.names import natural
 from runtime.text import named, quoted
 
@@ -174,11 +175,12 @@ def named_by_specification(
 
 
 class Offer(NamedTuple):
-    """One offered id: the physical device behind it and that device's NUMA nodes."""
+    """One offered id: the physical device behind it, that device's NUMA nodes, and where it is."""
 
     id: str
     device: str
     numa_nodes: tuple[int, ...] = ()
+    position: Position = Position()
 
 
 _Key = tuple[tuple[str, int], ...]
@@ -186,15 +188,22 @@ _Turn = tuple[int, int, _Key, Offer]
 """How many ids of a device are taken, its weight, the sort key of its next id, and that id."""
 
 
-def offers(inventory: Inventory, ids: Sequence[str]) -> tuple[Offer, ...]:
-    """The devices behind offered ids. An id that is not advertised counts as a device of its own."""
+def offers(inventory: Inventory, ids: Sequence[str], links: Links | None = None) -> tuple[Offer, ...]:
+    """The devices behind offered ids; their positions where `links` are given.
+
+    An id that is not advertised counts as a device of its own.
+    """
     made: list[Offer] = []
+    positions: dict[str, Position] = {}
     for offered in dict.fromkeys(ids):
         known = inventory.find(offered)
         if known is None:
             made.append(Offer(offered, offered))
         else:
-            made.append(Offer(offered, known.device.id, known.device.numa_nodes))
+            device = known.device
+            if links is not None and device.id not in positions:
+                positions[device.id] = position(device, links)
+            made.append(Offer(offered, device.id, device.numa_nodes, positions.get(device.id, Position())))
     return tuple(made)
 
 
@@ -209,6 +218,8 @@ def prefer(
     - packed: devices that are in use already, to keep others whole
     - spread: devices that are least in use
     - numa: the fewest NUMA nodes (this before spreading shares), then as spread
+    - topology: the best connected devices, by links, PCI bridges and NUMA nodes, then as spread; as numa
+      where more than `topology.MAX_DEVICES` are available
     - none: the natural order of ids
 
     Returns fewer ids than `size` only where fewer are available, more only where more must be included.
@@ -221,9 +232,17 @@ def prefer(
         rest[offer.device].append(offer)
     used = {device: total.get(device, 0) - len(offers) - taken[device] for device, offers in rest.items()}
     weight = _weights(how, used)
+    if how == "topology" and len(rest) > MAX_DEVICES:
+        how = "numa"
+    positions = {offer.device: offer.position for offer in available} if how == "topology" else {}
     while len(chosen) < size and rest:
-        devices = _nearest(chosen, rest, size - len(chosen)) if how == "numa" else tuple(rest)
-        chosen += _spread(devices, rest, taken, weight, size - len(chosen))
+        missing = size - len(chosen)
+        devices: Iterable[str] = rest
+        if how == "numa":
+            devices = _nearest(chosen, rest, missing)
+        elif how == "topology":
+            devices = _connected(positions, taken, rest, missing, weight)
+        chosen += _spread(tuple(devices), rest, taken, weight, missing)
     return tuple(offer.id for offer in chosen)
 
 
@@ -232,7 +251,7 @@ def _weights(how: Prefer, used: Mapping[str, int]) -> Callable[[str], int]:
     match how:
         case "packed":
             return lambda device: -used[device]
-        case "spread" | "numa":
+        case "spread" | "numa" | "topology":
             return lambda device: used[device]
         case "none":
             return lambda _device: 0
@@ -265,6 +284,21 @@ def _spread(
         else:
             del rest[device]
     return chosen
+
+
+def _connected(
+    positions: Mapping[str, Position],
+    taken: Counter[str],
+    rest: Mapping[str, list[Offer]],
+    missing: int,
+    weight: Callable[[str], int],
+) -> tuple[str, ...]:
+    """The best connected of the devices of which the fewest ids are taken: the next turn of spreading."""
+    fewest = min(taken[device] for device in rest)
+    candidates = sorted((device for device in rest if taken[device] == fewest), key=natural)
+    present = [device for device, count in taken.items() if count]
+    size = min(missing, len(candidates))
+    return best_connected(positions, present, candidates, size, weight)
 
 
 def _by_id(offer: Offer) -> _Key:

@@ -1,11 +1,13 @@
 """The source `drm`: graphics cards with their render nodes."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
+from plugin.discovery.kfd_topology import xgmi_links
 from plugin.discovery.pci import PCI_ATTRIBUTES, FunctionFilter, PciBus, PciFunction, PciSelection
 from plugin.discovery.selectors import NamePatterns
 from plugin.discovery.source import Findings, Found, selection_notes
@@ -100,6 +102,9 @@ class Drm(PciSelection, frozen=True):
 
     def attributes(self) -> frozenset[str]:
         return frozenset(DRM_ATTRIBUTES)
+
+    def links(self, host: HostRoot) -> Mapping[str, Mapping[str, int]]:
+        return xgmi_links(host)
 
     def scan(self, host: HostRoot) -> Findings:
         """The selected cards."""

@@ -1,105 +1,18 @@
 """The source `kfd`: the compute nodes of AMD's kernel driver, whole devices and partitions."""
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec import UNSET, UnsetType
 
 from plugin.discovery.drm import DRM_ATTRIBUTES, GraphicsCard, GraphicsCards
 from plugin.discovery.host import HostRoot
+from plugin.discovery.kfd_topology import NODES, ComputeNode, compute_node, compute_nodes, xgmi_links
 from plugin.discovery.pci import FunctionFilter, PciBus, PciFunction, PciSelection
 from plugin.discovery.source import Findings, Found
-from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, clean
 from plugin.names import natural
 
-NODES: Final = "/sys/class/kfd/kfd/topology/nodes"
 DEVICE: Final = "/dev/kfd"
-
-_NODE: Final = re.compile(r"\d{1,6}", re.ASCII)
-_PROPERTY: Final = re.compile(r"([a-z0-9_]{1,64})[ \t]+(\d{1,20})", re.ASCII)
-MAX_PROPERTIES: Final = 16_384
-"""Bytes of a node's properties that are read."""
-
-
-@dataclass(frozen=True, slots=True)
-class ComputeNode:
-    """A compute node with a render node."""
-
-    number: int
-    gpu_id: str
-    properties: Mapping[str, int]
-
-    @property
-    def render_minor(self) -> int:
-        """The minor number of its render node; 0 if it has none."""
-        return self.properties.get("drm_render_minor", 0)
-
-    @property
-    def location(self) -> str:
-        """Its PCI address, from `domain` and the 16 bits (bus, device, function) of `location_id`."""
-        place = self.properties.get("location_id", 0)
-        domain, bus = self.properties.get("domain", 0), place >> 8 & 0xFF
-        return f"{domain:04x}:{bus:02x}:{place >> 3 & 0x1F:02x}.{place & 0x7:x}"
-
-    @property
-    def gfx(self) -> str:
-        """The compilers' name of its instruction set: gfx942 for 90402."""
-        version = self.properties.get("gfx_target_version", 0)
-        if not version:
-            return ""
-        return f"gfx{version // 10_000}{version // 100 % 100:x}{version % 100:x}"
-
-    def attributes(self) -> dict[str, str]:
-        """Its attributes without those of its card."""
-        unique = self.properties.get("unique_id", 0)
-        return {
-            "kfd_node": str(self.number),
-            "gpu_id": self.gpu_id,
-            "gfx": self.gfx,
-            "simd_count": str(self.properties.get("simd_count", 0)),
-            "unique_id": f"{unique:016x}" if unique else "",
-        }
-
-
-def compute_nodes(sysfs: SysfsTree) -> tuple[tuple[ComputeNode, ...], tuple[str, ...]]:
-    """The compute nodes, and notes about those that cannot be read.
-
-    Raises FileNotFoundError if the driver is not loaded.
-    """
-    nodes: list[ComputeNode] = []
-    notes: list[str] = []
-    for name in sorted(sysfs.names(NODES), key=natural):
-        directory = sysfs.directory(f"{NODES}/{name}") if _NODE.fullmatch(name) else None
-        if directory is None:
-            continue
-        try:
-            node = _read(int(name), directory)
-        except PermissionError:
-            # The driver checks the device cgroup of the reader, so the plugin must be privileged.
-            notes.append(f"{directory.path} may not be read by this process")
-        except OSError:
-            continue  # it has vanished
-        else:
-            if node.render_minor:
-                nodes.append(node)
-    return tuple(nodes), tuple(notes)
-
-
-def compute_node(sysfs: SysfsTree, number: str) -> ComputeNode | None:
-    """The node `number`; None if it is no compute node. Raises OSError."""
-    directory = sysfs.directory(f"{NODES}/{number}") if _NODE.fullmatch(number) else None
-    node = None if directory is None else _read(int(number), directory)
-    return node if node is not None and node.render_minor else None
-
-
-def _read(number: int, directory: SysfsDirectory) -> ComputeNode:
-    text = directory.sysfs.read(f"{directory.path}/properties", MAX_PROPERTIES)
-    found = (_PROPERTY.fullmatch(line.strip()) for line in text.splitlines())
-    properties = {match[1]: int(match[2]) for match in found if match is not None}
-    return ComputeNode(number, clean(directory.raw("gpu_id"), 20), properties)
-
 
 _FOLLOWED: Final = (("/dev/dri", "*"), ("/dev", "kfd"))
 _SUBSYSTEMS: Final = frozenset({"kfd", "drm", "pci", "platform"})
@@ -124,6 +37,9 @@ class Kfd(PciSelection, frozen=True):
     def attributes(self) -> frozenset[str]:
         own = ("partition", "kfd_node", "gpu_id", "gfx", "simd_count", "unique_id")
         return frozenset({*DRM_ATTRIBUTES, *own, "compute_partition", "memory_partition"})
+
+    def links(self, host: HostRoot) -> Mapping[str, Mapping[str, int]]:
+        return xgmi_links(host)
 
     def scan(self, host: HostRoot) -> Findings:
         """The selected nodes. A node without its card is left out: nothing of it can be offered."""

@@ -22,6 +22,8 @@ MIG_MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"
 MAX_MINORS: Final = 1 << 20
 """Bytes of the table of capabilities, which has four thousand lines."""
 
+_NVLINK: Final = 40
+"""The strength of one NVLink, about that of an XGMI hop."""
 _NODE: Final = re.compile(r"nvidia(\d{1,4})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,4}", re.ASCII)
 _MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,7})", re.ASCII)
@@ -62,6 +64,16 @@ class Nvidia(SourceConfig, frozen=True):
 
     def host_paths(self) -> Iterable[str]:
         return ("/dev", "/sys/bus", "/proc/driver")
+
+    def links(self, host: HostRoot) -> Mapping[str, Mapping[str, int]]:
+        try:
+            found = NVML.links(host, None if self.library is UNSET else self.library)
+        except (NvmlMissingError, NvmlError):
+            return {}
+        return {
+            f"pci:{one}": {f"pci:{other}": _NVLINK * count for other, count in others.items()}
+            for one, others in found.items()
+        }
 
     def fault_source(self, host: HostRoot) -> FaultSource:
         return NvidiaEvents(host, None if self.library is UNSET else self.library)

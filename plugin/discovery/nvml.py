@@ -9,6 +9,7 @@ import importlib
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -157,6 +158,23 @@ class Nvml:
                 raise problems[0]
         return tuple(gpus), problems
 
+    def links(self, host: HostRoot, library: str | None) -> Mapping[str, Mapping[str, int]]:
+        """How many NVLinks connect two GPUs, directly or through NVSwitches, by both PCI addresses."""
+        ends: dict[str, Counter[str]] = {}
+        with self.session(host, library) as module:
+            for index in range(module.nvmlDeviceGetCount()):
+                with suppress(module.NVMLError):
+                    handle = module.nvmlDeviceGetHandleByIndex(index)
+                    ends[_address(module.nvmlDeviceGetPciInfo(handle))] = _nvlinks(module, handle)
+        return {
+            one: {
+                other: count
+                for other in ends
+                if other != one and (count := mine[other] + _through_switches(mine, ends[other], ends))
+            }
+            for one, mine in ends.items()
+        }
+
     def _initialise(self, host: HostRoot, library: str | None) -> None:
         if self._initialised:
             return
@@ -199,14 +217,11 @@ class Nvml:
     def _gpu(self, module: Any, handle: Any) -> Gpu:
         memory = self._or_none(module, lambda: module.nvmlDeviceGetMemoryInfo(handle).total)
         mode = self._or_none(module, lambda: module.nvmlDeviceGetMigMode(handle)[0])
-        address = module.nvmlDeviceGetPciInfo(handle).busId
         return Gpu(
             uuid=clean(module.nvmlDeviceGetUUID(handle)),
             minor=self._or_none(module, lambda: module.nvmlDeviceGetMinorNumber(handle)),
             model=clean(module.nvmlDeviceGetName(handle)),
-            address=linux_address(
-                address.decode(errors="replace") if isinstance(address, bytes) else address
-            ),
+            address=_address(module.nvmlDeviceGetPciInfo(handle)),
             memory_mib=None if memory is None else memory >> 20,
             mig=None if mode is None else mode == module.NVML_DEVICE_MIG_ENABLE,
             slices=tuple(self._slices(module, handle, memory))
@@ -239,6 +254,27 @@ class Nvml:
             if error.value in {getattr(module, name) for name in _ABSENT}:
                 return None
             raise
+
+
+def _address(information: Any) -> str:
+    text = information.busId
+    return linux_address(text.decode(errors="replace") if isinstance(text, bytes) else text)
+
+
+def _nvlinks(module: Any, handle: Any) -> Counter[str]:
+    """The active NVLinks of a GPU by the PCI address of their other end: a GPU or an NVSwitch."""
+    found: Counter[str] = Counter()
+    for link in range(module.NVML_NVLINK_MAX_LINKS):
+        try:
+            if module.nvmlDeviceGetNvLinkState(handle, link) == module.NVML_FEATURE_ENABLED:
+                found[_address(module.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))] += 1
+        except module.NVMLError:  # fewer links, or none at all
+            break
+    return found
+
+
+def _through_switches(one: Counter[str], other: Counter[str], gpus: Mapping[str, object]) -> int:
+    return sum(count for end, count in (one & other).items() if end and end not in gpus)
 
 
 def linux_address(text: str) -> str:

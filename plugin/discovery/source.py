@@ -156,6 +156,13 @@ class SourceConfig(ConfigStruct, frozen=True):
         """A receiver of its devices' faults; None if the source has no fault events."""
         return None
 
+    def links(self, host: HostRoot) -> Mapping[str, Mapping[str, int]]:  # noqa: ARG002 -- for subclasses
+        """The strengths (from 1) of direct links between devices by both ends: a claim, path, or node.
+
+        Blocking. What cannot be read is left out.
+        """
+        return {}
+
     def host_directories(self) -> frozenset[str]:
         """The standard directories that must be mounted below the host root for a scan to find devices."""
         needed = frozenset(

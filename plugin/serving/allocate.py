@@ -189,7 +189,8 @@ class Allocator:
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
         """The ids of `available` that a container should get."""
-        offered = offers(self._inventory, available)
+        links = self._scanner.links if self._plan.prefer == "topology" else None
+        offered = offers(self._inventory, available, links)
         total = dict.fromkeys([offer.device for offer in offered], self._plan.sharing.replicas or 1)
         return prefer(self._plan.prefer, offered, must_include, size, total)
 

@@ -12,6 +12,7 @@ from typing import Final
 from plugin.config.plan import ResourcePlan
 from plugin.devices.device import Device
 from plugin.devices.identify import Identifier, IdentityChange
+from plugin.devices.topology import Links
 from plugin.discovery.glob import compiled
 from plugin.discovery.host import HostRoot, os_problem
 from plugin.discovery.source import EntryScanner, Findings, Found, RescanNeededError, Scanner
@@ -59,6 +60,7 @@ class SharedSources:
         self, plan: ResourcePlan, host: HostRoot, steady: Callable[[], float] = time.monotonic
     ) -> None:
         self.host = host
+        self._plan = plan
         self.each = tuple(source.scanner() for source in plan.sources)
         self._steady = steady
         self._lock = threading.Lock()
@@ -80,6 +82,14 @@ class SharedSources:
                 self._begun = begun
             return self._findings
 
+    def links(self) -> Links:
+        """The direct links between the devices of all sources. Blocking."""
+        found: dict[str, dict[str, int]] = {}
+        for source in self._plan.sources:
+            for end, others in source.links(self.host).items():
+                found.setdefault(end, {}).update(others)
+        return found
+
 
 class DeviceScanner:
     """Scans for one resource's devices. Blocking; one call at a time."""
@@ -93,6 +103,8 @@ class DeviceScanner:
         self._origins: dict[tuple[str, str], Scanner] = {}
         self._found: set[tuple[str, str]] = set()
         self._entrywise: dict[str, EntryScanner] = {}
+        self.links: Links = {}
+        """The direct links between devices at the last scan, for `prefer: topology`."""
 
     def scan(self, not_before: float | None = None) -> ScanResult:
         """All devices, by a scan that began at `not_before` or later. Raises ScanError."""
@@ -110,6 +122,8 @@ class DeviceScanner:
         self._found = {(item.name, item.path) for item in found}
         self._entrywise = dict(_entrywise(self._sources.each, every))
         identity = self._identifier.identify(found, self._numa)
+        if self.plan.prefer == "topology":
+            self.links = self._sources.links()
         return ScanResult(
             identity.devices,
             identity.left_out,

@@ -7,6 +7,7 @@
  *   gpu UUID MINOR BUSID MIG MEMORY NAME     MIG: 0, 1, or - where the GPU has none
  *   lost UUID                                every question about the GPU is answered "lost"
  *   slice GPU_INDEX UUID GI CI G C MEMORY    a MIG device: instances, slices of each, MiB
+ *   link GPU_INDEX BUSID                     an active NVLink of a GPU to a GPU or a switch
  *   named                                    names of slices tell their profiles
  *   event NUMBER GPU_INDEX XID GI CI         told once, in the order of the numbers; - for the whole GPU
  *   void N                                   nothing works before it was begun N times
@@ -25,7 +26,8 @@ enum { SUCCESS, UNINITIALIZED, INVALID, NOT_SUPPORTED, PERMISSION, ALREADY, NOT_
 
 struct gpu { char uuid[96], name[96], bus[32], mig[4]; int minor, lost; unsigned long long memory; };
 struct slice { char uuid[96], profile[32]; int gpu, gi, ci, g, c; unsigned long long memory; };
-struct state { int init, wait, voided, named, gpus, slices; struct gpu gpu[MOST]; struct slice slice[MOST]; char hang[64]; };
+struct link { int gpu; char bus[32]; };
+struct state { int links; struct link link[MOST]; int init, wait, voided, named, gpus, slices; struct gpu gpu[MOST]; struct slice slice[MOST]; char hang[64]; };
 struct event { void *device; unsigned long long type, data; unsigned gi, ci; };
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };
 struct attributes { unsigned counts[6], g, c; unsigned long long memory; };
@@ -49,6 +51,7 @@ static void read_state(struct state *s) {
         if (!strncmp(line, "named", 5)) s->named = 1;
         if (s->gpus < MOST && sscanf(line, "gpu %95s %d %31s %3s %llu %95[^\n]", g->uuid, &g->minor, g->bus, g->mig, &g->memory, g->name) == 6) s->gpus++;
         else if (s->slices < MOST && sscanf(line, "slice %d %95s %d %d %d %d %llu", &m->gpu, m->uuid, &m->gi, &m->ci, &m->g, &m->c, &m->memory) == 7) s->slices++;
+        else if (s->links < MOST && sscanf(line, "link %d %31s", &s->link[s->links].gpu, s->link[s->links].bus) == 2) s->links++;
         else if (sscanf(line, "lost %95s", uuid) == 1)
             for (int i = 0; i < s->gpus; i++) if (!strcmp(s->gpu[i].uuid, uuid)) s->gpu[i].lost = 1;
     }
@@ -113,6 +116,14 @@ int nvmlDeviceGetName(void *d, char *out, unsigned n) {
 }
 int nvmlDeviceGetMinorNumber(void *d, unsigned *n) { FIND("nvmlDeviceGetMinorNumber"); if (g->minor < 0) return NOT_SUPPORTED; *n = (unsigned)g->minor; return SUCCESS; }
 int nvmlDeviceGetPciInfo_v3(void *d, struct pci *p) { FIND("nvmlDeviceGetPciInfo_v3"); memset(p, 0, sizeof *p); snprintf(p->address, sizeof p->address, "%s", g->bus); return SUCCESS; }
+/* The number-th link of a GPU; NULL where it has fewer. */
+static struct link *link_of(struct state *s, struct gpu *g, unsigned number) {
+    for (int i = 0; i < s->links; i++)
+        if (s->link[i].gpu == g - s->gpu && !number--) return &s->link[i];
+    return NULL;
+}
+int nvmlDeviceGetNvLinkState(void *d, unsigned number, unsigned *on) { FIND("nvmlDeviceGetNvLinkState"); if (!link_of(&s, g, number)) return NOT_SUPPORTED; *on = 1; return SUCCESS; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *d, unsigned number, struct pci *p) { FIND("nvmlDeviceGetNvLinkRemotePciInfo_v2"); struct link *l = link_of(&s, g, number); if (!l) return INVALID; memset(p, 0, sizeof *p); snprintf(p->address, sizeof p->address, "%s", l->bus); return SUCCESS; }
 int nvmlDeviceGetMemoryInfo(void *d, struct memory *p) { FIND("nvmlDeviceGetMemoryInfo"); memset(p, 0, sizeof *p); p->total = (m ? m->memory : g->memory) << 20; return SUCCESS; }
 int nvmlDeviceGetMigMode(void *d, unsigned *now, unsigned *later) { FIND("nvmlDeviceGetMigMode"); if (g->mig[0] == '-') return NOT_SUPPORTED; *now = *later = g->mig[0] == '1'; return SUCCESS; }
 int nvmlDeviceGetMaxMigDeviceCount(void *d, unsigned *n) { FIND("nvmlDeviceGetMaxMigDeviceCount"); *n = 7; return SUCCESS; }

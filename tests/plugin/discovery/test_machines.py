@@ -12,7 +12,8 @@ from harness.hosttree import HostTree
 from harness.machines import Machine
 from plugin.discovery.host import HostRoot
 from plugin.discovery.infiniband import Infiniband
-from plugin.discovery.kfd import Kfd, compute_nodes
+from plugin.discovery.kfd import Kfd
+from plugin.discovery.kfd_topology import compute_nodes, xgmi_links
 from plugin.discovery.net import Net
 from plugin.discovery.pci import Pci
 from plugin.discovery.source import Found
@@ -161,3 +162,22 @@ def test_partitions_of_an_amd_machine_are_joined_with_their_functions(version: s
         assert numa_nodes(root, device) == numa_nodes(root, own)
         assert device.attrs["compute_partition"] == "cpx"
         assert device.attrs["unique_id"] == own.attrs["unique_id"]
+
+
+@pytest.mark.parametrize("version", MI308)
+def test_links_of_partitions(version: str, tmp_path: Path) -> None:
+    root = host(version, tmp_path)
+    nodes, _ = compute_nodes(SysfsTree(root))
+    links = xgmi_links(root)
+    assert set(links) == {f"/dev/dri/renderD{node.render_minor}" for node in nodes}
+    assert all(len(others) == len(nodes) - 1 for others in links.values())
+    gpus = {f"/dev/dri/renderD{node.render_minor}": node.location[:-2] for node in nodes}
+    within = {strength for a, o in links.items() for b, strength in o.items() if gpus[a] == gpus[b]}
+    between = {strength for a, o in links.items() for b, strength in o.items() if gpus[a] != gpus[b]}
+    assert min(within) > max(between) > 0
+
+
+@pytest.mark.parametrize("version", versions("amd-kfd", "amd-kfd-topology.tar.gz"))
+def test_a_machine_without_xgmi_has_no_links(version: str, tmp_path: Path) -> None:
+    assert xgmi_links(host(version, tmp_path)) == {}
+    assert xgmi_links(HostRoot(tmp_path / "empty")) == {}

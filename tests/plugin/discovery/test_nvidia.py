@@ -369,3 +369,26 @@ def test_a_configured_library_is_used_alone(here: HostRoot, tree: HostTree, nvml
         assert notes[0].startswith(f"NVML is not used: /opt/{library}.so {note}")
     (tree.root / "usr/lib64/libnvidia-ml.so.1").rename(tree.root / "opt/own.so")
     assert list(named(NvidiaScanner(Nvidia(library="/opt/own.so")).scan(here))) == [A100_UUID]
+
+
+def test_links_count_nvlinks_and_those_through_switches(nvml: FakeNvml, here: HostRoot) -> None:
+    third = A100.replace("11111111", "22222222").replace(":3B:", ":5E:")
+    nvml.reports(A100, H100, third)
+    assert Nvidia().links(here) == {f"pci:{a}": {} for a in ("0000:3b:00.0", "10000:af:00.0", "0000:5e:00.0")}
+    switch = "00000000:C1:00.0"
+    direct = (
+        "link 0 00010000:AF:00.0",
+        "link 0 00010000:AF:00.0",
+        "link 1 00000000:3B:00.0",
+        "link 1 00000000:3B:00.0",
+    )
+    nvml.reports(A100, H100, third, *direct, f"link 0 {switch}", *[f"link 2 {switch}"] * 3)
+    links = Nvidia().links(here)
+    assert links["pci:0000:3b:00.0"] == {"pci:10000:af:00.0": 80, "pci:0000:5e:00.0": 40}
+    assert links["pci:10000:af:00.0"] == {"pci:0000:3b:00.0": 80}
+    assert links["pci:0000:5e:00.0"] == {"pci:0000:3b:00.0": 40}
+
+
+@pytest.mark.usefixtures("no_nvml")
+def test_without_nvml_no_link_is_known(here: HostRoot) -> None:
+    assert Nvidia().links(here) == {}

@@ -15,7 +15,8 @@ from harness.machines import Machine
 from plugin.discovery.drm import Drm
 from plugin.discovery.host import HostRoot
 from plugin.discovery.infiniband import Infiniband
-from plugin.discovery.kfd import ComputeNode, Kfd
+from plugin.discovery.kfd import Kfd
+from plugin.discovery.kfd_topology import ComputeNode
 from plugin.discovery.net import Net, default_routes, default_routes_6
 from plugin.discovery.pci import Pci
 from plugin.discovery.source import Findings, Found, Scanner
