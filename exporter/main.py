@@ -62,7 +62,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     kubelet = _kubelet(settings, paths, clock)
     history = _history(settings, states, clock, watcher)
     metrics.register(HistoryFamilies(lambda: history.condition), lambda: history.condition)
-    web = WebServer(settings.web_listen_address, settings.web_config_file, prefix="devicelens")
+    web = WebServer(settings, prefix="devicelens")
     await web.start()
     metrics.register(web.families, web.families.condition)
     refresher = Refresher(

@@ -70,7 +70,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         plans = reloader.begin()
     except ConfigRefusedError as error:
         raise Fatal(str(error)) from error
-    web = WebServer(settings.web_listen_address, settings.web_config_file, prefix="devicelens_plugin")
+    web = WebServer(settings, prefix="devicelens_plugin")
     await web.start()
     directory = socket_directory(context)
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from runtime.log import FORMATS, LEVELS
-from runtime.text import parse_duration, parse_size, visible
+from runtime.text import parse_duration, parse_size, quoted, visible
 
 UNIX_PATH_BYTES: Final = 107
 """The longest path a unix socket can have on Linux: sun_path is 108 bytes with its NUL."""
@@ -29,6 +29,8 @@ S = TypeVar("S", bound="ProcessSettings")
 
 _TCP = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]*:[^\[\]\s/]*)\]|(?P<name>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})")
 _NODE_NAME_LIMIT = 253
+_HOST = re.compile(r"\.?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
+_HOST_LIMIT = 254
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,18 @@ def parse_node_name(text: str) -> str:
     return text
 
 
+def parse_hosts(text: str) -> frozenset[str]:
+    """Host names with commas, in lower case: `a.example,.example.com`, or `*`. Raises ValueError."""
+    names = frozenset(filter(None, (part.strip().lower().rstrip(".") for part in text.split(","))))
+    for name in sorted(names - {"*"}):
+        if len(name) > _HOST_LIMIT or _HOST.fullmatch(name) is None:
+            raise ValueError(
+                f"found {quoted(name)}, expected names without ports such as devicelens.example.com, "
+                ".example.com for all names below it, or *"
+            )
+    return names
+
+
 class Parsed(click.ParamType[Any]):
     """A click type around a function that raises ValueError. `show` writes a value of it for an error."""
 
@@ -99,6 +113,7 @@ def _show_size(size: int) -> str:
 DURATION: Final = Parsed("duration", parse_duration, "{:g}s".format)
 SIZE: Final = Parsed("size", parse_size, _show_size)
 LISTEN_ADDRESS: Final = Parsed("address", parse_listen_address)
+HOSTS: Final = Parsed("names", parse_hosts)
 NODE_NAME: Final = Parsed("name", parse_node_name)
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
@@ -192,6 +207,17 @@ class ProcessSettings:
         type=FILE,
         help="TLS, client certificates, passwords and headers in the format of Prometheus exporters; "
         "reloaded when it changes.",
+    )
+    web_allowed_hosts: frozenset[str] = setting(
+        "--web.allowed-hosts",
+        type=HOSTS,
+        default=frozenset(),
+        show_default="localhost, addresses, the node's name",
+        help="Further host names by which clients may call, with commas; .example.com: all names below it, "
+        "*: any. Without this flag, TLS and passwords allow any.",
+    )
+    web_access_log: bool = setting(
+        "--web.access-log", is_flag=True, default=False, help="Log each HTTP request at level info."
     )
     kubelet_root: Path = setting(
         "--kubelet.root",

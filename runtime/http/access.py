@@ -1,15 +1,16 @@
-"""Who has access: names of client certificates, users with bcrypt passwords, and the headers of answers.
+"""Who has access: hosts, names of client certificates, users with bcrypt passwords; the headers of answers.
 
 Hashing a password is slow on purpose: it happens off the event loop, one password at a time, the number of
 those that wait is bounded, and outcomes are cached as keyed hashes.
 """
 
 import asyncio
+import re
 import secrets
 from base64 import b64decode
 from binascii import Error
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
@@ -48,6 +49,48 @@ class Verdict(Enum):
     """Its client has too many checks under way."""
     FULL = "full"
     """All clients together have."""
+
+
+_HOST: Final = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::[0-9]*)?")
+
+
+class AllowedHosts:
+    """The hosts by which clients may call this server without TLS and passwords.
+
+    A page of another site reaches the server through a name of its own that resolves to this address (DNS
+    rebinding), never through an address: every IP address is allowed, and every name must be known.
+    """
+
+    def __init__(self, listed: Collection[str], own: Collection[str]) -> None:
+        """`listed` are those of --web.allowed-hosts; `own` are names of this node."""
+        self._any = "*" in listed
+        self._listed = bool(listed)
+        names = {name.lower().rstrip(".") for name in own} | {name for name in listed if name[:1] != "."}
+        self._names = frozenset(names | {name[1:] for name in listed if name[:1] == "."} | {"localhost"})
+        self._suffixes = (".localhost", *(name for name in listed if name[:1] == "."))
+
+    def allow(self, host: str, policy: "AccessPolicy") -> bool:
+        """Whether a request with the header `Host: host` is answered; "" for a request without the header.
+
+        Without a list, a policy with TLS or users allows every host: such a page has no certificate for its
+        name, and no password.
+        """
+        protected = policy.tls is not None or policy.users is not None
+        if self._any or not host or (protected and not self._listed):
+            return True
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        name = (match["v6"] or match["name"] or "").lower().rstrip(".")
+        return name in self._names or name.endswith(self._suffixes) or _is_address(name)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

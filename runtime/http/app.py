@@ -1,9 +1,11 @@
 """An aiohttp application with security headers, JSON answers, problem documents, and bounded answers.
 
-A request passes `_outgoing` (time and bytes of its answer), `protect` (password), `_guard` (method, errors).
+A request passes `log_requests`, `_outgoing` (time and bytes of its answer), `protect` (host, password), and
+`_guard` (method, errors).
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -13,9 +15,10 @@ import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from runtime.http.access import AccessPolicy, Verdict
+from runtime.http.access import AccessPolicy, AllowedHosts, Verdict
 from runtime.http.connection import Traffic, connection_of
 from runtime.log import Log
+from runtime.text import quoted, shortened
 
 _log = Log("http")
 
@@ -41,6 +44,8 @@ LARGE: Final = 64 * 1024
 """Bytes from which an answer is sent in pieces of that size, and counts for the budget."""
 BUDGET: Final = 64 << 20
 """Bytes of large answers that are being sent."""
+_LOGGED_PATH: Final = 256
+"""Characters of a path in the log."""
 CHALLENGE: Final = 'Basic realm="devicelens", charset="UTF-8"'
 
 _REFUSALS: Final = {
@@ -92,15 +97,27 @@ def refusal(
     return answer
 
 
-def protect(app: web.Application, policy: Callable[[], AccessPolicy], traffic: Traffic) -> None:
+def protect(
+    app: web.Application,
+    policy: Callable[[], AccessPolicy],
+    traffic: Traffic,
+    hosts: AllowedHosts | None = None,
+) -> None:
     """Make every request of `app` meet the access policy of its moment, before the application sees it.
+    `hosts` does not bind clients of a unix socket.
 
     Call it when all of the application's own middlewares and signals are there.
     """
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        users = policy().users
+        present = policy()
+        host = request.headers.get(hdrs.HOST, "")
+        if hosts is not None and request.remote and not hosts.allow(host, present):
+            traffic.refused["host"] += 1
+            detail = f"the host {quoted(host)} is not allowed: list it in --web.allowed-hosts"
+            return _without_body(request, refusal(request, HTTPStatus.MISDIRECTED_REQUEST, detail))
+        users = present.users
         if users is None:
             return await handler(request)
         verdict = await users.judge(request.headers.get(hdrs.AUTHORIZATION), request.remote or "")
@@ -126,6 +143,29 @@ def protect(app: web.Application, policy: Callable[[], AccessPolicy], traffic: T
     # Behind `_outgoing`, which refusals need as well.
     app.middlewares.insert(1, authenticate)
     app.on_response_prepare.append(headers)
+
+
+def log_requests(app: web.Application) -> None:
+    """Log each request of `app` when its answer is out, without its query and its credentials."""
+
+    @web.middleware
+    async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
+        started, answer = time.monotonic(), None
+        try:
+            answer = await handler(request)
+            return answer
+        finally:
+            _log.info(
+                "request",
+                remote=request.remote or "unix",
+                method=request.method,
+                path=shortened(request.path, _LOGGED_PATH),
+                status=None if answer is None else answer.status,
+                bytes=request.writer.output_size,
+                seconds=round(time.monotonic() - started, 4),
+            )
+
+    app.middlewares.insert(0, logged)
 
 
 class AnswerBudget:

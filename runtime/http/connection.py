@@ -63,9 +63,9 @@ ENDED: Final = ("certificate", "crowded", "handshake", "head_large", "head_late"
 """Why the server ended a connection: the client's certificate has no allowed name; a newer connection needed
 room; the TLS handshake failed or took too long; the request's head was too large, or arrived too late."""
 
-REFUSED: Final = ("missing", "wrong", "busy", "full")
-"""Why the server refused a request: no password, or a wrong one; too many passwords of its client, or of all
-clients, were being verified."""
+REFUSED: Final = ("host", "missing", "wrong", "busy", "full")
+"""Why the server refused a request: its host is not allowed; no password, or a wrong one; too many passwords
+of its client, or of all clients, were being verified."""
 
 _log = Log("http")
 server_log = logging.getLogger("devicelens.http.server")

@@ -18,9 +18,9 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from runtime.directory import identity_of
-from runtime.flags import ListenAddress
-from runtime.http.access import OPEN, AccessPolicy
-from runtime.http.app import protect
+from runtime.flags import ListenAddress, ProcessSettings
+from runtime.http.access import OPEN, AccessPolicy, AllowedHosts
+from runtime.http.app import log_requests, protect
 from runtime.http.connection import (
     LIMITS,
     Connection,
@@ -51,10 +51,13 @@ class WebServer:
     Call `start` before anything is served, then run `run` as an actor.
     """
 
-    def __init__(self, address: ListenAddress, config_file: Path | None, *, prefix: str) -> None:
+    def __init__(self, settings: ProcessSettings, *, prefix: str) -> None:
         """`prefix`: what the names of the families begin with."""
-        self._address = address
-        self._config_file = config_file
+        self._address = settings.web_listen_address
+        self._config_file = settings.web_config_file
+        self._access_log = settings.web_access_log
+        own = (settings.node_name, socket.gethostname())
+        self._hosts = AllowedHosts(settings.web_allowed_hosts, own)
         self._config: WebConfigReloader | None = None
         self._traffic = Traffic()
         self.families = WebFamilies(
@@ -78,13 +81,17 @@ class WebServer:
     async def run(self, app: web.Application, *, purpose: str) -> None:
         """Serve `app` until cancelled, and follow the files of the web configuration."""
         config = self._config
-        if config is None:
-            await serve(app, self._address, purpose=purpose, traffic=self._traffic)
-            return
         async with asyncio.TaskGroup() as group:
-            group.create_task(config.run())
+            if config is not None:
+                group.create_task(config.run())
             await serve(
-                app, self._address, purpose=purpose, policy=lambda: config.policy, traffic=self._traffic
+                app,
+                self._address,
+                purpose=purpose,
+                policy=lambda: OPEN if config is None else config.policy,
+                traffic=self._traffic,
+                hosts=self._hosts,
+                access_log=self._access_log,
             )
 
 
@@ -107,6 +114,8 @@ async def serve(
     policy: Callable[[], AccessPolicy] = lambda: OPEN,
     traffic: Traffic | None = None,
     limits: ServerLimits = LIMITS,
+    hosts: AllowedHosts | None = None,
+    access_log: bool = False,
 ) -> None:
     """Serve `app` at `address` until cancelled; then close within a second, cutting streams short.
 
@@ -114,7 +123,9 @@ async def serve(
     when the address cannot be listened on.
     """
     traffic = traffic or Traffic()
-    protect(app, policy, traffic)
+    protect(app, policy, traffic, hosts)
+    if access_log:
+        log_requests(app)
     runner = web.AppRunner(
         app, access_log=None, logger=server_log, handle_signals=False, shutdown_timeout=_END_WITHIN
     )

@@ -398,3 +398,16 @@ def test_only_the_surge_component_needs_room_for_a_second_pod(combination: str) 
         "rollingUpdate": surge if combination == "surge" else {"maxUnavailable": "10%"},
     }
     assert spec["minReadySeconds"] > 0
+
+
+def test_only_the_namespace_of_prometheus_reaches_the_ports_of_the_production_overlay() -> None:
+    found = documents("production")
+    template = only(found, "DaemonSet")["spec"]["template"]
+    policy = only(found, "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    ]
+    named = {port["name"] for one in template["spec"]["containers"] for port in one.get("ports", ())}
+    assert {port["port"] for port in rule["ports"]} == named

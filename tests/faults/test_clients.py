@@ -96,7 +96,7 @@ async def test_500_connections() -> None:
 
 
 async def test_connections_that_say_nothing_or_half() -> None:
-    half = b"GET /metrics HTTP/1.1\r\nHost: tri"
+    half = b"GET /metrics HTTP/1.1\r\nHost: loc"
     async with trying(SILENT) as trial:
         async for _ in trial.rounds():
             async with trial.churning(), crowd(trial.url) as clients:

@@ -56,10 +56,11 @@ def _row(option: click.Option, context: click.Context) -> str:
         if isinstance(option.type, click.Choice)
         else option.make_metavar(context)
     )
+    form = option.opts[0] if option.is_flag else f"{option.opts[0]} {kind.strip('[]')}"
     words = " ".join((option.help or "").split()).replace("|", "\\|")
     # The list of presets is in docs/configuration.md.
     words = re.sub(r": (?:[a-z-]+, ){9,}[a-z-]+\.", ": see [presets](configuration.md#presets).", words)
-    return f"| `{option.opts[0]} {kind.strip('[]')}` | {cell} | {words} |"
+    return f"| `{form}` | {cell} | {words} |"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from runtime.flags import ListenAddress
-from runtime.http.access import OPEN
+from runtime.http.access import OPEN, AllowedHosts
 from runtime.http.app import application, json_response
 from runtime.http.connection import ServerLimits, Traffic
 from runtime.http.server import serve
@@ -185,6 +185,8 @@ async def serving(
     path: Path | None = None,
     address: ListenAddress | None = None,
     answers: dict[str, Any] | None = None,
+    hosts: AllowedHosts | None = None,
+    access_log: bool = False,
     **limits: Any,
 ) -> AsyncGenerator[Served]:
     """Serves, by a web configuration if there is one, within limits of connections and of `answers`."""
@@ -215,6 +217,8 @@ async def serving(
             policy=lambda: OPEN if config is None else config.policy,
             traffic=traffic,
             limits=ServerLimits(**limits),
+            hosts=hosts,
+            access_log=access_log,
         )
     )
     served = Served(0, traffic, config, task, release, kept.records, path)

@@ -90,7 +90,7 @@ async def crowd(url: str) -> AsyncGenerator[Crowd]:
 def request(path: str, *headers: str) -> bytes:
     """One request, whole."""
     lines = "".join(f"{header}\r\n" for header in headers)
-    return f"GET {path} HTTP/1.1\r\nHost: trial\r\n{lines}\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode()
 
 
 def too_long() -> Iterable[bytes]:
@@ -101,7 +101,7 @@ def too_long() -> Iterable[bytes]:
     yield request("/", *(f"X-Many-{number}: a" for number in range(20_000)))
     yield request("/metrics", "Accept: " + ", ".join(f"text/x{number}" for number in range(20_000)))
     yield request("/", "Content-Length: 99999999999999999999999999")
-    yield b"GET / HTTP/1.1\r\nHost: trial\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"
+    yield b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"
     yield bytes(range(256)) * 4096
     yield b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(512)
     yield b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(4096)
