@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from exporter.history.record import Certainty, Present
+from exporter.history.record import Certainty, HoldingKey, Present
 
 CLOCK_STEP: Final = 2.0
 """Seconds by which the wall clock may drift between two polls before it counts as set."""
@@ -46,7 +46,8 @@ class PollTimes(NamedTuple):
 class PollRecord:
     """One good answer. `before` is the good answer before it in this process; `gap` lies between the two.
 
-    `by_event`: the event of an allocation triggered it. `present` is None if it is unchanged.
+    `by_event`: the event of an allocation triggered it. `present` is None if it is unchanged. `unconfirmed`
+    are holdings that may last besides: List leaves their pods out since a kubelet restart.
     """
 
     times: PollTimes
@@ -54,6 +55,7 @@ class PollRecord:
     gap: GapReason | None = None
     by_event: bool = False
     present: Present | None = None
+    unconfirmed: frozenset[HoldingKey] = frozenset()
 
     def not_before(self) -> float | None:
         """The earliest time of an allocation of a device plugin's device that this poll is the first to show.
@@ -91,7 +93,14 @@ class PollSequence:
         """Record a failed poll."""
         self._failed = True
 
-    def add(self, times: PollTimes, present: Present | None, *, by_event: bool) -> PollRecord:
+    def add(
+        self,
+        times: PollTimes,
+        present: Present | None,
+        *,
+        by_event: bool,
+        unconfirmed: frozenset[HoldingKey] = frozenset(),
+    ) -> PollRecord:
         """Record a good poll. `by_event` counts only if the poll before was good too."""
         before, failed = self._last, self._failed
         self._last, self._failed = times, False
@@ -103,12 +112,14 @@ class PollSequence:
             elif abs((times.answered - before.answered) - passed) > CLOCK_STEP:
                 gap = GapReason.CLOCK
         by_event = by_event and before is not None and not failed
-        self._record = PollRecord(times, before, gap, by_event, present)
+        self._record = PollRecord(times, before, gap, by_event, present, unconfirmed)
         return self._record
 
-    def again(self, present: Present) -> PollRecord | None:
-        """The last poll with `present` as it is known by now. None before the first."""
-        return None if self._record is None else replace(self._record, gap=None, present=present)
+    def again(self, present: Present, unconfirmed: frozenset[HoldingKey] = frozenset()) -> PollRecord | None:
+        """The last poll with what is known by now. None before the first."""
+        if self._record is None:
+            return None
+        return replace(self._record, gap=None, present=present, unconfirmed=unconfirmed)
 
 
 def certainty(gap: GapReason | None) -> Certainty:

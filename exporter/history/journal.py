@@ -127,7 +127,7 @@ class Journal:
     """Follows holdings through polls, restarts and gaps.
 
     `doubt`: seconds after the first poll within which a missing holding is not ended, because a restarted
-    kubelet may list pods late. Its row gets `missed` instead.
+    kubelet may list pods late. Its row gets `missed` instead, as does one that is `unconfirmed` in a poll.
     """
 
     def __init__(self, doubt: float, stored: StoredHistory | None = None) -> None:
@@ -147,6 +147,8 @@ class Journal:
         self._next_span = stored.next_span
         # Rows whose uid is in doubt: since when, and whether the row was `assumed` before.
         self._vague: dict[int, tuple[Bound, bool]] = {}
+        # Rows that have been unconfirmed since a kubelet restart.
+        self._unconfirmed: set[int] = set()
         for row in stored.rows:
             self._add_open(row)
             if row.assumed and row.facts.uid:
@@ -313,7 +315,13 @@ class Journal:
         start = self._start(key, poll, first=first)
         for row in gone:
             end = row.missed or self._end(poll, first=first)
-            if not new and self._in_doubt(row, poll, first=first):
+            if key in poll.unconfirmed:
+                self._unconfirmed.add(row.id)
+            elif row.id in self._unconfirmed:
+                self._unconfirmed.discard(row.id)
+                # Nothing was known of it since it was missed.
+                end = between(end.not_before or 0.0, poll.times.answered, Certainty.WHILE_SILENT)
+            if not new and (key in poll.unconfirmed or self._in_doubt(row, poll, first=first)):
                 kept.append(row if row.missed is not None else self._noted(replace(row, missed=end)))
                 continue
             vague, _ = self._vague.pop(row.id, (None, False))
@@ -339,7 +347,8 @@ class Journal:
 
     def _continued(self, row: HoldingRow, fact: HoldingFacts, poll: PollRecord, *, first: bool) -> HoldingRow:
         """`row` with the facts of `poll`."""
-        crossed = first or poll.gap not in {None, GapReason.CLOCK} or row.missed is not None
+        crossed = first or poll.gap not in {None, GapReason.CLOCK} or self._long_missed(row, poll)
+        self._unconfirmed.discard(row.id)
         last_seen = row.missed or self._end(poll, first=first)
         assumed = row.assumed
         if fact.uid and fact.uid == row.facts.uid:
@@ -352,6 +361,12 @@ class Journal:
         if facts == row.facts and assumed == row.assumed and row.missed is None:
             return row
         return self._noted(replace(row, facts=facts, assumed=assumed, missed=None))
+
+    def _long_missed(self, row: HoldingRow, poll: PollRecord) -> bool:
+        """Whether a successor of the pod's name may have come while the row was missed."""
+        if row.missed is None or row.id not in self._unconfirmed:
+            return row.missed is not None
+        return poll.times.answered > (row.missed.not_after or 0.0) + self._doubt
 
     def _noted(self, row: HoldingRow) -> HoldingRow:
         self.pending.rows[row.id] = row
@@ -380,9 +395,9 @@ class Journal:
     def _end_missed(self) -> None:
         """End the rows that have been missing since the start."""
         for key, rows in list(self._open.items()):
-            left = tuple(row for row in rows if row.missed is None)
+            left = tuple(row for row in rows if row.missed is None or row.id in self._unconfirmed)
             for row in rows:
-                if row.missed is not None:
+                if row.missed is not None and row.id not in self._unconfirmed:
                     vague, _ = self._vague.pop(row.id, (None, False))
                     self._close(row, row.missed if vague is None else _widened(row.missed, vague))
             if left:

@@ -36,7 +36,9 @@ class Certainty(StrEnum):
     HELD_ALREADY = "held_already"
     """Of a start: held in the first poll; the start is unknown."""
     IN_DOUBT = "in_doubt"
-    """Of an end: missing just after the exporter's start, when the kubelet may not list all pods yet."""
+    """Of an end: missing just after the start of the exporter or of the kubelet, which may not list all pods
+    yet.
+    """
 
 
 class Bound(NamedTuple):
@@ -84,8 +86,8 @@ class HoldingFacts(NamedTuple):
 class HoldingRow:
     """One holding. `end` is None while it is held.
 
-    `missed`: when it may have ended. It is missing just after the exporter's start, when the kubelet may not
-    list all pods yet.
+    `missed`: when it may have ended. It is missing just after the start of the exporter or of the kubelet,
+    which may not list all pods yet.
 
     `assumed`: there was a gap without polls in it, and no uid proves that the pod is still the same: another
     one of its name may have taken its place.
@@ -123,12 +125,16 @@ Present = Mapping[HoldingKey, tuple[HoldingFacts, ...]]
 
 
 def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: str = "") -> Present:
-    """The holdings of `snapshot` on `node`, of device plugins' devices and of claimed devices."""
+    """The holdings of `snapshot` on `node`, of device plugins' devices and of claimed devices, without those
+    that are unconfirmed.
+    """
     found: dict[HoldingKey, tuple[HoldingFacts, ...]] = {}
     # A container's names and facts are the same for all its devices.
     known: dict[tuple[Holder, str], tuple[tuple[str, str, str], tuple[HoldingFacts]]] = {}
     for device in snapshot.devices:
         for holder in device.holders:
+            if snapshot.unconfirmed and snapshot.doubt(holder):
+                continue
             of = known.get((holder, device.parent))
             if of is None:
                 facts = _facts(holder, workload(holder), node, device.parent)
@@ -140,10 +146,26 @@ def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: st
                 found[key] = (*found[key], *same)
     for claimed in snapshot.claims:
         for through in claimed.holders:
+            if snapshot.doubt(through.holder):
+                continue
             key = key_of(claimed.held(through), through.holder)
             facts = _facts(through.holder, workload(through.holder), node)
             found[key] = (*found.get(key, ()), facts)
     return found
+
+
+def unconfirmed(snapshot: Snapshot) -> frozenset[HoldingKey]:
+    """The holdings of `snapshot` that `present` leaves out."""
+    if not snapshot.unconfirmed:
+        return frozenset()
+    claimed = [
+        key_of(claim.held(through), through.holder)
+        for claim in snapshot.claims
+        for through in claim.holders
+        if snapshot.doubt(through.holder)
+    ]
+    devices = [key_of(device.key, holder) for device, holder in snapshot.unconfirmed_owners()]
+    return frozenset((*devices, *claimed))
 
 
 def key_of(held: HeldKey, holder: Holder) -> HoldingKey:

@@ -10,12 +10,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from exporter.history.archive import Archive, HistoryStatus, QueryMoment
 from exporter.history.coverage import EVENT_LAG, PollRecord, PollSequence, PollTimes
 from exporter.history.query import HistoryQuery, HistoryResult
-from exporter.history.record import Present, RecordedHoldings, present
+from exporter.history.record import Present, RecordedHoldings, present, unconfirmed
 from exporter.history.store import QueryTimeout, StoreError
 from exporter.mapping.holdings import HoldingChanges, OpenHoldings
 from exporter.mapping.identity import UNKNOWN, Workload
@@ -131,7 +132,8 @@ class HistoryRecorder:
         by_event = (
             Trigger.ALLOCATION in triggers and self._inotify() and self._prompt(state.taken_at, seconds)
         )
-        poll = self._sequence.add(times, found, by_event=by_event)
+        doubtful = unconfirmed(state.snapshot)
+        poll = self._sequence.add(times, found, by_event=by_event, unconfirmed=doubtful)
         if poll.present is None and poll.gap is None:
             self._unchanged = times
         else:
@@ -142,7 +144,7 @@ class HistoryRecorder:
         state = self._states.state
         if state.generation == self._generation or state.taken_at != self._taken_at:
             return
-        poll = self._sequence.again(self._present(state))
+        poll = self._sequence.again(self._present(state), unconfirmed(state.snapshot))
         if poll is not None:
             self._generation = state.generation
             self._put(poll)
@@ -175,7 +177,7 @@ class HistoryRecorder:
         if len(self._waiting) >= WAITING_POLLS:
             last = self._waiting.pop()
             shown = poll.present if poll.present is not None else last.present
-            poll = PollRecord(poll.times, last.before, last.gap or poll.gap, present=shown)
+            poll = replace(poll, before=last.before, gap=last.gap or poll.gap, by_event=False, present=shown)
         self._waiting.append(poll)
         self._wake.set()
 

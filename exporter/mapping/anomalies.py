@@ -156,11 +156,14 @@ def _whole_and_parts(snapshot: Snapshot, parts: Iterable[Device]) -> Iterator[An
     is configured to divide devices that are already allocated.
     """
     of_parent: dict[DeviceKey, list[Device]] = {}
+    if snapshot.unconfirmed:
+        # Their holders may have ended before the others came.
+        parts = [part for part in parts if not any(map(snapshot.doubt, part.holders))]
     for part in parts:
         of_parent.setdefault(DeviceKey(_plain(part.key.resource), part.parent), []).append(part)
     for whole in snapshot.devices:
         held = of_parent.get(DeviceKey(_plain(whole.key.resource), whole.key.device))
-        if held is None or not whole.holders:
+        if held is None or not whole.holders or any(map(snapshot.doubt, whole.holders)):
             continue
         of_parts = [holder for part in held for holder in part.holders]
         holders = [*whole.holders, *of_parts]

@@ -55,11 +55,13 @@ class NumaSplitTracker:
             # The uid may be proven later: the verdict stays.
             name = holder._replace(pod_uid="")
             verdict = self._verdicts.get(name)
-            if verdict is None and len({device.numa_nodes for device in devices}) < 2:
+            # What an unconfirmed pod keeps was allocated with what others have taken since.
+            unconfirmed = snapshot.doubt(holder) is not None
+            if verdict is None and (unconfirmed or len({device.numa_nodes for device in devices}) < 2):
                 continue
             keys = frozenset(device.key for device in devices)
             placed = sum(bool(device.numa_nodes) for device in devices)
-            if verdict is None or verdict.devices != keys or verdict.placed < placed:
+            if verdict is None or (not unconfirmed and (verdict.devices != keys or verdict.placed < placed)):
                 if free is None:
                     free = _free(snapshot, frozenset(released))
                 verdict = _Verdict(keys, placed, _judge(holder, devices, free, first=last is None))

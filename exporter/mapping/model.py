@@ -141,13 +141,26 @@ class ResourceCounts:
         return self.unhealthy - self.unavailable
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a pod that the kubelet has not listed since its restart may still hold its devices.
+
+    `since` is the restart and `until` the latest end of the doubt, both unix times.
+    """
+
+    why: str
+    since: float
+    until: float
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The devices of a node and their holders at one moment.
 
     `complete` is False if the kubelet does not serve GetAllocatableResources: then only held devices are
     known, and their health is not. `numa_by_plugin` are the devices whose NUMA nodes come from their plugin
-    and not from the kubelet.
+    and not from the kubelet. `unconfirmed` are the pods whose holdings are carried over from before a kubelet
+    restart: the kubelet has not listed them since (exporter.mapping.carried).
     """
 
     devices: tuple[Device, ...] = ()
@@ -156,6 +169,19 @@ class Snapshot:
     pods: int = 0
     complete: bool = True
     numa_by_plugin: frozenset[DeviceKey] = frozenset()
+    unconfirmed: Mapping[PodKey, Doubt] = field(
+        default_factory=lambda: MappingProxyType(dict[PodKey, Doubt]())
+    )
+
+    def doubt(self, holder: Holder) -> Doubt | None:
+        """Why what `holder` holds is not confirmed; None if it is."""
+        return self.unconfirmed.get(holder[:2])
+
+    def unconfirmed_owners(self) -> list[tuple[Device, Holder]]:
+        """The devices of unconfirmed pods, each with its holder."""
+        if not self.unconfirmed:
+            return []
+        return [(one, holder) for one in self.devices for holder in one.holders if self.doubt(holder)]
 
     def resources(self) -> Mapping[str, ResourceCounts]:
         """Counts of each resource, by name."""

@@ -171,7 +171,7 @@ class SnapshotBuilder:
 
     def __init__(self, cpu_numa: Mapping[int, int] | None = None, reader: IdReader = read_id) -> None:
         """`cpu_numa` maps a CPU's number to its NUMA node; `reader` reads device ids."""
-        self._cpu_numa = cpu_numa or {}
+        self.cpu_numa = cpu_numa or {}
         self._reader = reader
         self._last: _Built | None = None
 
@@ -261,7 +261,7 @@ class SnapshotBuilder:
             claims=claims,
             containers=tuple(
                 [
-                    found.container(holder, numa, self._cpu_numa)
+                    found.container(holder, numa, self.cpu_numa)
                     for holder, found in sorted(held.containers.items(), key=lambda item: item[0])
                 ]
             ),
@@ -308,7 +308,7 @@ class SnapshotBuilder:
                 devices[index] = Device(key, device.parent, device.numa_nodes, device.allocatable, found)
         containers = [one for one in old.containers if one.holder[:2] not in changed]
         containers += [
-            found.container(holder, last.numa, self._cpu_numa) for holder, found in held.containers.items()
+            found.container(holder, last.numa, self.cpu_numa) for holder, found in held.containers.items()
         ]
         containers.sort(key=lambda one: one.holder)
         either = [part for name in changed for part in (before.get(name), parts.get(name))]

@@ -224,6 +224,7 @@ def count_series(state: State) -> dict[SeriesPart, int]:
     devices: Counter[str] = Counter()
     for device in snapshot.devices:
         devices[device.key.resource] += of_each + 2 * len(device.holders)
+    devices.update(device.key.resource for device, _ in snapshot.unconfirmed_owners())
     counted = Counter({SeriesPart(SeriesGroup.DEVICES, name): series for name, series in devices.items()})
     counted[SeriesPart(SeriesGroup.DEVICES)] += sum(len(claim.holders) for claim in snapshot.claims)
     for anomaly in state.anomalies:

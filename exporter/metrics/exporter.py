@@ -133,7 +133,7 @@ class Counters:
         errors = CounterMetricFamily(
             "devicelens_refresh_errors",
             "Refreshes that failed, by the kubelet's method and the gRPC code; UNDECODABLE: the answer does "
-            "not decode; UNSETTLED: List was rejected after a kubelet restart. [ALPHA]",
+            "not decode; UNSETTLED: the first List was rejected after a kubelet restart. [ALPHA]",
             labels=("method", "code"),
         )
         for labels, count in self._errors.items():

@@ -115,6 +115,22 @@ def container_devices(state: State, node: str) -> Metric:
     return family
 
 
+def owner_unconfirmed(state: State, node: str, plan: SeriesPlan) -> Metric:
+    """Each holder of a device that is carried over from before a kubelet restart, without those of devices
+    that `plan` leaves out.
+    """
+    family = GaugeMetricFamily(
+        "devicelens_device_owner_unconfirmed",
+        "A container that held the device before the kubelet restarted (1 until the kubelet lists its pod "
+        "or another holder). [ALPHA]",
+        labels=("node", "resource", "device", *_HOLDER),
+    )
+    for device, holder in state.snapshot.unconfirmed_owners():
+        if plan.exposes(SeriesGroup.DEVICES, device.key.resource):
+            family.add_metric((node, *device.key, *_names(holder)), 1)
+    return family
+
+
 def claim_device_info(state: State, node: str) -> Metric:
     """Each claimed device, for each container and claim."""
     family = GaugeMetricFamily(
@@ -242,6 +258,7 @@ def of_snapshot(state: State, node: str, devices: DeviceLines, plan: SeriesPlan)
         found.append(container_devices(state, node))
     if plan.exposes(SeriesGroup.DEVICES):
         found.append(claim_device_info(state, node))
+    found.append(owner_unconfirmed(state, node, plan))
     if plan.exposes(SeriesGroup.HOLDERS):
         found += [family(state, node) for family in OF_HOLDERS]
     found.append(anomaly_info([one for one in state.anomalies if plan.exposes(*anomaly_part(one))], node))

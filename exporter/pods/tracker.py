@@ -113,7 +113,10 @@ class PodTracker:
                 for found in state.snapshot.containers
             }
             self._unproven = {
-                key: self._unproven.get(key, before.asked) for key, uid in self._holding.items() if not uid
+                key: self._unproven.get(key, before.asked)
+                for key, uid in self._holding.items()
+                # List is the proof, and names no pod that is unconfirmed.
+                if not uid and key not in state.snapshot.unconfirmed
             }
         for key, asked_before in self._unproven.items():
             self._prove(key, asked_before)

@@ -15,6 +15,7 @@ import grpc
 
 from exporter.mapping.holdings import OpenHoldings
 from exporter.mapping.identity import NEVER, Poll
+from exporter.mapping.model import Snapshot
 from exporter.mapping.restart_guard import YOUNG_SOCKET
 from exporter.mapping.state import Failure, Freshness, State, StateStore
 from exporter.refresh.pipeline import SnapshotPipeline, Update
@@ -88,6 +89,7 @@ class Refresher:
         self._allocatable_failing = Episode(
             _log, "the kubelet does not answer GetAllocatableResources", calm=_CALM
         )
+        self._missing = Episode(_log, "holdings are not confirmed since the kubelet restarted", calm=_CALM)
         self._stale = Episode(_log, "the mapping is stale and withdrawn from /metrics")
 
     def trigger(self, cause: Trigger) -> None:
@@ -205,7 +207,7 @@ class Refresher:
         update = await loop.run_in_executor(worker, process)
         if update is None:
             return False
-        if asked >= self._restarted_at:
+        if asked >= self._restarted_at and not update.snapshot.unconfirmed:
             self._restarted_at = -NEVER
         # Together with the state that it dates: an age must not be measured by two clocks.
         self._clock.sync()
@@ -239,14 +241,14 @@ class Refresher:
             _log.error("the last answer cannot be read again", error=f"{type(error).__name__}: {error}")
 
     def _succeed(self, raw: Raw, update: Update, asked_at: float) -> None:
-        self._pacer.succeeded()
+        self._pacer.succeeded(unconfirmed=bool(update.snapshot.unconfirmed))
         self._failing.recovered()
         self._stale.recovered()
         state = self._states.state
         for note in raw.notes:
             if note not in state.notes:
                 _log.warn(note)
-        self._notes = (*raw.notes, *self._check_allocatable(raw, update))
+        self._notes = (*raw.notes, *self._check_allocatable(raw, update), *self._check_pods(update.snapshot))
         state = _with_update(state, update, asked_at)
         self._publish(replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version), update)
 
@@ -264,6 +266,16 @@ class Refresher:
             self._allocatable_failing.failed(f"{error.code}: {error.message}", level=self._level)
         shown = "those of its last answer" if update.snapshot.complete else "unknown"
         return (f"{error.method} fails ({error.code}): free devices and health are {shown}",)
+
+    def _check_pods(self, snapshot: Snapshot) -> tuple[str, ...]:
+        """Log whether holdings are unconfirmed since the kubelet restarted. Returns a note."""
+        if not snapshot.unconfirmed:
+            self._missing.recovered()
+            return ()
+        count = len(snapshot.unconfirmed)
+        missing = f"{count} {'pod' if count == 1 else 'pods'} with devices missing from List"
+        self._missing.failed(missing)
+        return (f"{missing} since the kubelet restarted: what they hold is not confirmed",)
 
     @property
     def _level(self) -> Literal["debug", "warn"]:

@@ -1,8 +1,8 @@
 """Turns the kubelet's answers into updates of the state.
 
 `SnapshotPipeline.process` runs these steps, each a pure module of exporter.mapping: decode the List
-(listing), identify its pods (identity), build the snapshot (snapshot), refuse an incomplete List
-(restart_guard), find anomalies (anomaly_tracker) and date the holdings (holdings).
+(listing), identify its pods (identity), build the snapshot (snapshot), carry over what a List after a restart
+leaves out (restart_guard, carried), find anomalies (anomaly_tracker) and date the holdings (holdings).
 """
 
 import re
@@ -16,6 +16,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from exporter.mapping.anomaly_tracker import AnomalyTracker
+from exporter.mapping.carried import carry_over
 from exporter.mapping.holdings import HeldSince, Holding, HoldingChanges, HoldingTracker, OpenHoldings
 from exporter.mapping.identity import (
     NEVER,
@@ -26,8 +27,8 @@ from exporter.mapping.identity import (
     pods_with_new_holdings,
 )
 from exporter.mapping.listing import LARGE, ListedPods, ListReader
-from exporter.mapping.model import NO_REPORTS, Anomaly, DeviceKey, PluginReports, PodKey, Snapshot
-from exporter.mapping.restart_guard import after_restart, at_start, missing_pods
+from exporter.mapping.model import NO_REPORTS, Anomaly, DeviceKey, Doubt, PluginReports, PodKey, Snapshot
+from exporter.mapping.restart_guard import DISTRUST, Restart, at_start, doubted, holding_pods, restarted
 from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import UNSETTLED
 from exporter.mapping.unattributed import PodsSeen
@@ -54,15 +55,22 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One decoded answer, and the pods and reports that it is read with."""
+    """One decoded answer, and the pods and reports that it is read with.
+
+    `offered` is `allocatable`, with devices that count as allocatable besides. `restart` is the kubelet's
+    last one while pods are missing since, `restarted_at` the time of the last one that was noticed.
+    """
 
     raw: Raw
     listed: ListedPods
     allocatable: api_pb2.AllocatableResourcesResponse | None
+    offered: api_pb2.AllocatableResourcesResponse | None
     error: KubeletError | None
     poll: Poll
     view: PodView
     advertised: PluginReports
+    restarted_at: float
+    restart: Restart | None = None
 
 
 class SnapshotPipeline:
@@ -114,8 +122,8 @@ class SnapshotPipeline:
         Returns None if only List was called and a held device in it is not known to be allocatable or
         unhealthy: GetAllocatableResources must be called before the device counts as unhealthy.
 
-        Raises KubeletError for a List that does not decode, and with the code UNSETTLED for one that is not
-        believed (exporter.mapping.restart_guard).
+        Raises KubeletError for a List that does not decode, and with the code UNSETTLED for a first one that
+        is not believed (exporter.mapping.restart_guard).
         """
         self._asked, self._offset = now - (poll.answered - poll.asked), now - poll.answered
         last, update = self._last, self._update
@@ -127,25 +135,31 @@ class SnapshotPipeline:
             anomalies = self._anomalies_of(update.snapshot, last, now)
             self._update = replace(update, changes=None, anomalies=anomalies)
             return self._update
-        answer = self._decoded(raw, poll, view, advertised)
+        answer, doubts = self._doubted(self._decoded(raw, poll, view, advertised, restarted_at))
         snapshot, pods = self._identified(answer)
         known = frozenset[DeviceKey]() if update is None else update.snapshot.held_unhealthy
         unknown = snapshot.held_unhealthy - known
         if unknown and answer.error is None and not raw.asked_allocatable:
             return None
-        if unknown and answer.error is not None and answer.allocatable is not None:
+        if unknown and answer.error is not None and answer.offered is not None:
             # kubelet: it allocates healthy devices only, and nothing shows that these failed since.
-            answer = replace(answer, allocatable=_with_devices(answer.allocatable, unknown))
+            offered = _with_devices(answer.offered, unknown)
+            answer = replace(answer, allocatable=offered, offered=offered)
             snapshot, pods = self._identified(answer)
-        self._guard(answer, snapshot, restarted_at)
-        return self._updated(answer, snapshot, pods, now)
+        if update is None:
+            age, names = raw.socket_age, answer.listed.names()
+            reason = at_start(snapshot, names, view, now=poll.answered, socket_age=age)
+            if reason is not None:
+                raise KubeletError("List", UNSETTLED, reason)
+        return self._updated(answer, *self._carried(snapshot, pods, doubts), now)
 
     def reconsider(self, now: float, view: PodView, advertised: PluginReports = NO_REPORTS) -> Update | None:
         """Read the last answer again with the present pods and plugin reports; None if there is none."""
         if self._last is None:
             return None
         answer = replace(self._last, poll=self._poll, view=view, advertised=advertised)
-        return self._updated(answer, *self._identified(answer), now)
+        doubts = self._doubts(answer, now - self._offset)
+        return self._updated(answer, *self._carried(*self._identified(answer), doubts), now)
 
     def _unchanged(self, raw: Raw, view: PodView, advertised: PluginReports, last: _Answer) -> bool:
         return (
@@ -154,10 +168,13 @@ class SnapshotPipeline:
             and self._recorded is None
             and raw.allocatable_error is None
             and last.error is None
+            and last.restart is None
             and _comparable(raw) == last.raw
         )
 
-    def _decoded(self, raw: Raw, poll: Poll, view: PodView, advertised: PluginReports) -> _Answer:
+    def _decoded(
+        self, raw: Raw, poll: Poll, view: PodView, advertised: PluginReports, restarted_at: float
+    ) -> _Answer:
         try:
             listed = self._list_reader.read(raw.listed)
         except DecodeError as error:
@@ -174,7 +191,59 @@ class SnapshotPipeline:
         if failure is not None or not raw.asked_allocatable:
             expired = failure is not None and poll.answered - self._allocatable_at > self._keep_allocatable
             allocatable = None if expired or self._last is None else self._last.allocatable
-        return _Answer(raw, listed, allocatable, failure, poll, view, advertised)
+        return _Answer(raw, listed, allocatable, allocatable, failure, poll, view, advertised, restarted_at)
+
+    def _doubted(self, answer: _Answer) -> tuple[_Answer, Mapping[PodKey, Doubt]]:
+        """`answer` with the restart that it follows, and the pods that it leaves out for that."""
+        last, update, now = self._last, self._update, answer.poll.answered
+        if last is None or update is None:
+            return answer, {}
+        names, held = answer.listed.names(), holding_pods(update.snapshot)
+        restart, restarted_at = last.restart, answer.restarted_at
+        # An answer that was requested before the restart may be of either kubelet.
+        if restarted_at > -NEVER and (restarted_at != last.restarted_at or self._poll.asked < restarted_at):
+            before = last.listed.names()
+            restart = restarted(
+                restarted_at,
+                restarted_at + self._offset,
+                before=before,
+                held=held,
+                node=self._node,
+                last=restart,
+            )
+        elif restart is not None:
+            held = {key: uid for key, uid in held.items() if key in update.snapshot.unconfirmed}
+        if restart is None:
+            return answer, {}
+        restart = restart.listed(names, node=self._node, now=now)
+        missing = {key: uid for key, uid in held.items() if key not in names}
+        doubts = doubted(missing, answer.view, restart, now)
+        if not doubts:
+            return answer, {}
+        if now < restart.at + DISTRUST:
+            # kubelet: nothing is allocatable until the plugins have registered again.
+            answer = replace(answer, offered=_with_resources(answer.allocatable, last.offered))
+        return replace(answer, restart=restart), doubts
+
+    def _doubts(self, answer: _Answer, now: float) -> Mapping[PodKey, Doubt]:
+        """The pods that are in doubt at `now`, of those that were."""
+        update = self._update
+        if update is None or answer.restart is None:
+            return {}
+        held = holding_pods(update.snapshot)
+        missing = {key: held[key] for key in update.snapshot.unconfirmed}
+        return doubted(missing, answer.view, answer.restart, now)
+
+    def _carried(
+        self, snapshot: Snapshot, pods: Mapping[PodKey, PodIdentity], doubts: Mapping[PodKey, Doubt]
+    ) -> tuple[Snapshot, Mapping[PodKey, PodIdentity]]:
+        """The snapshot and identities with those of the pods in doubt."""
+        before = self._update
+        if before is None or not doubts:
+            return snapshot, pods
+        snapshot = carry_over(snapshot, before.snapshot, doubts, self._builder.cpu_numa)
+        kept = {key: before.pods[key] for key in snapshot.unconfirmed if key in before.pods}
+        return snapshot, MappingProxyType(dict(sorted({**pods, **kept}.items())))
 
     def _identified(self, answer: _Answer) -> tuple[Snapshot, Mapping[PodKey, PodIdentity]]:
         """The snapshot with the uids that are known, and the identities of its holders."""
@@ -193,27 +262,8 @@ class SnapshotPipeline:
     def _built(self, answer: _Answer, pods: Mapping[PodKey, PodIdentity]) -> Snapshot:
         uids = {key: identity.uid for key, identity in pods.items()}
         return self._builder.build(
-            answer.listed, answer.allocatable, pod_uids=uids, advertised=answer.advertised.devices
+            answer.listed, answer.offered, pod_uids=uids, advertised=answer.advertised.devices
         )
-
-    def _guard(self, answer: _Answer, snapshot: Snapshot, restarted_at: float) -> None:
-        """Raise KubeletError(code UNSETTLED) for an incomplete List just after a restart."""
-        now, listed, reason = answer.poll.answered, answer.listed.names(), None
-        if self._update is None or self._last is None:
-            age = answer.raw.socket_age
-            reason = at_start(snapshot, listed, answer.view, now=now, socket_age=age)
-        elif restarted_at > -NEVER:
-            reason = after_restart(
-                missing_pods(self._update.snapshot, snapshot, listed),
-                answer.view,
-                listed=listed,
-                before=self._last.listed.names(),
-                node=self._node,
-                now=now,
-                restarted_at=restarted_at,
-            )
-        if reason is not None:
-            raise KubeletError("List", UNSETTLED, reason)
 
     def _anomalies_of(self, snapshot: Snapshot, answer: _Answer, now: float) -> tuple[Anomaly, ...]:
         pods = PodsSeen(answer.view, self._offset)
@@ -266,6 +316,23 @@ def _with_devices(
     more.CopyFrom(allocatable)
     for key in sorted(devices):
         more.devices.add(resource_name=key.resource, device_ids=[key.device])
+    return more
+
+
+def _with_resources(
+    allocatable: api_pb2.AllocatableResourcesResponse | None,
+    before: api_pb2.AllocatableResourcesResponse | None,
+) -> api_pb2.AllocatableResourcesResponse | None:
+    """`allocatable` with the devices `before` of resources of which it has none."""
+    if allocatable is None or before is None:
+        return allocatable
+    named = {entry.resource_name for entry in allocatable.devices}
+    lost = [entry for entry in before.devices if entry.resource_name not in named]
+    if not lost:
+        return allocatable
+    more = api_pb2.AllocatableResourcesResponse()
+    more.CopyFrom(allocatable)
+    more.devices.extend(lost)
     return more
 
 

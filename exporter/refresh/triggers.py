@@ -89,7 +89,7 @@ plugin's devices when their first list has arrived, without any file event.
 
 _FIRST_RETRY: Final = 0.1
 UNSETTLED_RETRY: Final = 0.2
-"""Seconds between calls while a List is not believed."""
+"""Seconds between calls while a List is not believed, or pods are missing since a kubelet restart."""
 UNSETTLED_RETRY_LATER: Final = 2.0
 """The same after RETRY_LATER_AFTER seconds: the API server may be away for an hour."""
 RETRY_LATER_AFTER: Final = 10.0
@@ -117,7 +117,8 @@ class CallPacer:
         self.failures = 0
         """Failed refreshes in a row."""
         self._allocatable_failures = 0
-        # Counted apart: after an hour of failures a restarted kubelet is still called again at once.
+        # Answers of a restarted kubelet that leave something open. Counted apart: after an hour of failures a
+        # restarted kubelet is still called again at once.
         self._unsettled = 0
         self.refusals = 0
         """Answers in a row that the kubelet's rate limit refused."""
@@ -134,9 +135,10 @@ class CallPacer:
             due = max(due, calls[0] + _BURST * spacing)
         return max(0.0, due - now)
 
-    def succeeded(self) -> None:
-        """Record a successful refresh."""
-        self.failures = self._unsettled = 0
+    def succeeded(self, *, unconfirmed: bool = False) -> None:
+        """Record a successful refresh. `unconfirmed`: pods are missing since the kubelet restarted."""
+        self.failures = 0
+        self._unsettled = self._unsettled + 1 if unconfirmed else 0
 
     def failed(self, now: float, *, limited: bool = False, unsettled: bool = False) -> None:
         """Record a failed refresh. `limited`: the kubelet's rate limit was reached. `unsettled`: List was

@@ -222,6 +222,7 @@ def device_entry(device: Device, state: State) -> schema.DeviceEntry:
                 *(h.namespace, h.pod, h.container, h.pod_uid or None),
                 *_since(device.key, h, state),
                 _workload(state.pods.get((h.namespace, h.pod))),
+                state.snapshot.doubt(h) is None,
             )
             for h in device.holders
         ),
@@ -232,11 +233,12 @@ def device_entry(device: Device, state: State) -> schema.DeviceEntry:
 def _pod(
     key: PodKey, uid: str, containers: tuple[schema.ContainerEntry, ...], state: State
 ) -> schema.PodEntry:
-    identity = state.pods.get(key)
+    identity, confirmed = state.pods.get(key), key not in state.snapshot.unconfirmed
     if identity is None:
-        return schema.PodEntry(*key, uid or None, containers)
+        return schema.PodEntry(*key, uid or None, containers, confirmed=confirmed)
     return schema.PodEntry(
         *(*key, uid or None, containers),
+        confirmed=confirmed,
         workload=_workload(identity),
         phase=identity.phase or None,
         priority_class=identity.priority_class or None,
@@ -297,6 +299,7 @@ def claim_entry(claim: ClaimDevice, state: State) -> schema.ClaimEntry:
             *(through.holder.namespace, through.holder.pod, through.holder.container),
             through.holder.pod_uid or None,
             *_since(claim.held(through), through.holder, state),
+            state.snapshot.doubt(through.holder) is None,
         )
         for through in claim.holders
     )
@@ -320,6 +323,7 @@ def _counts(state: State) -> schema.Counts:
         containers=len(snapshot.containers),
         pods=len({(c.holder.namespace, c.holder.pod) for c in snapshot.containers}),
         anomalies=len(state.anomalies),
+        unconfirmed_pods=len(snapshot.unconfirmed),
     )
 
 

@@ -330,6 +330,7 @@ def _holders(facts: DeviceFacts, state: State) -> Iterator[str]:
             key, named = claim.key, f"{through.claim_namespace}/{through.claim}"
             share = f", share {key.share_id}" if key.share_id else ""
             when = _since(Holding(claim.held(through), through.holder), state)
+            when += _unconfirmed(through.holder, state)
             yield (
                 f"{_name(through.holder)} holds {_cut(key.device)} of the driver {key.driver} "
                 f"(pool {key.pool}{share}) through the claim {named}{when}."
@@ -339,11 +340,24 @@ def _holders(facts: DeviceFacts, state: State) -> Iterator[str]:
         return
     for holder in device.holders[:_HOLDERS]:
         when = _since(Holding(device.key, holder), state)
-        yield f"{_name(holder)} holds it{when}, as the kubelet lists."
+        by = _unconfirmed(holder, state) or ", as the kubelet lists"
+        yield f"{_name(holder)} holds it{when}{by}."
     if len(device.holders) > _HOLDERS:
         yield f"{len(device.holders) - _HOLDERS} more hold it."
     if facts.why_nobody:
         yield f"{facts.why_nobody[0].upper()}{facts.why_nobody[1:]}."
+
+
+def _unconfirmed(holder: Holder, state: State) -> str:
+    """Why the holder is not confirmed, and for how long it is kept at most; "" if it is."""
+    doubt = state.snapshot.doubt(holder)
+    if doubt is None:
+        return ""
+    return (
+        f", not confirmed since the kubelet restarted at {utc(doubt.since)}: List leaves the pod out, and "
+        f"{doubt.why}. The holder is kept until List names the pod or another holder, at the latest until "
+        f"{utc(doubt.until)}"
+    )
 
 
 def _since(holding: Holding, state: State) -> str:

@@ -79,7 +79,8 @@ class WorkloadEntry(Struct, frozen=True):
 
 class HolderEntry(Struct, frozen=True):
     """A container that holds a device. `since_exact` is false where the container already held the device
-    when the exporter first saw it. `workload` is null where the pod's owner is unknown.
+    when the exporter first saw it. `workload` is null where the pod's owner is unknown. `confirmed` is false
+    where the kubelet has restarted and not listed the pod since.
     """
 
     namespace: str
@@ -89,6 +90,7 @@ class HolderEntry(Struct, frozen=True):
     since: Time | None
     since_exact: bool
     workload: WorkloadEntry | None = None
+    confirmed: bool = True
 
 
 class PluginEntry(Struct, frozen=True):
@@ -170,7 +172,8 @@ class ContainerEntry(Struct, frozen=True):
 
 class PodEntry(Struct, frozen=True):
     """A pod that holds something. `workload`, `phase`, `priority_class` and `labels` are null where no source
-    identifies the pod; `labels` are those that --pod-labels allows.
+    identifies the pod; `labels` are those that --pod-labels allows. `confirmed` is false where the kubelet
+    has restarted and not listed the pod since.
     """
 
     namespace: str
@@ -181,6 +184,7 @@ class PodEntry(Struct, frozen=True):
     phase: str | None = None
     priority_class: str | None = None
     labels: dict[str, str] | None = None
+    confirmed: bool = True
 
 
 class PodsDocument(Envelope, frozen=True, kw_only=True):
@@ -191,7 +195,8 @@ class PodsDocument(Envelope, frozen=True, kw_only=True):
 
 class ClaimHolderEntry(Struct, frozen=True):
     """A container, and the claim through which it holds a device. `since_exact` is false where the container
-    already held the device when the exporter first saw it.
+    already held the device when the exporter first saw it. `confirmed` is false where the kubelet has
+    restarted and not listed the pod since.
     """
 
     claim_namespace: str
@@ -202,6 +207,7 @@ class ClaimHolderEntry(Struct, frozen=True):
     pod_uid: str | None
     since: Time | None = None
     since_exact: bool = False
+    confirmed: bool = True
 
 
 class ClaimEntry(Struct, frozen=True):
@@ -288,7 +294,8 @@ class Counts(Struct, frozen=True):
     """Totals of the node; null where the kubelet does not report allocatable devices.
 
     `held`, `free` and `unavailable` exclude each other and sum up to `devices`. `unhealthy` are all that are
-    not allocatable: `unavailable` and `held_unhealthy`.
+    not allocatable: `unavailable` and `held_unhealthy`. `unconfirmed_pods` hold something that the kubelet
+    has not listed since its restart.
     """
 
     resources: Count
@@ -302,6 +309,7 @@ class Counts(Struct, frozen=True):
     containers: Count
     pods: Count
     anomalies: Count
+    unconfirmed_pods: Count = 0
 
 
 class PluginStatusEntry(Struct, frozen=True):

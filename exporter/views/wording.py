@@ -208,11 +208,8 @@ def _local(moment: datetime, zone: tzinfo | None) -> float:
     return (plain.replace(tzinfo=zone) if zone is not None else plain.astimezone()).timestamp()
 
 
-def ageing(*, unsettled: bool) -> str:
-    """Why a mapping is not fresh: a rejected (unsettled) List is an answer too."""
-    if unsettled:
-        return "the kubelet has just restarted, and its List is rejected"
-    return "the kubelet does not answer as it should"
+AGEING: Final = "the kubelet does not answer as it should"
+"""Why a mapping is not fresh."""
 
 
 def reason(code: str, message: str) -> str:

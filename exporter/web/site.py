@@ -9,7 +9,7 @@ from typing import Protocol
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.state import Failure, Freshness, Moment, State, StateStore
-from exporter.views.wording import ageing, clock_time, lasting, reason, rfc3339, spelled
+from exporter.views.wording import AGEING, clock_time, counted, lasting, reason, rfc3339, spelled
 from runtime.exposition import Format
 
 
@@ -68,7 +68,7 @@ class Site:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The mapping's freshness in words. `headline` is steady while nothing changes; ages are in `detail` and
-    `error` ("" without a failure).
+    `error` ("" without a failure, or an unconfirmed pod).
     """
 
     freshness: Freshness
@@ -91,11 +91,15 @@ def judge(state: State, now: float, stale_after: float) -> Standing:
     age = lasting(now - state.taken_at)
     taken = clock_time(state.taken_at, now)
     if freshness.value == "fresh":
-        return Standing(freshness, "the mapping is fresh", f"the kubelet answered {age} ago")
+        missing = len(state.snapshot.unconfirmed)
+        unconfirmed = (
+            f"{counted(missing, 'pod')} not confirmed since the kubelet restarted" if missing else ""
+        )
+        return Standing(freshness, "the mapping is fresh", f"the kubelet answered {age} ago", unconfirmed)
     if freshness.value == "ageing":
         return Standing(
             freshness,
-            ageing(unsettled=state.failure is not None and state.failure.unsettled),
+            AGEING,
             f"this is the mapping of {taken} UTC, {age} old",
             error,
         )

@@ -9,7 +9,7 @@ sample is an error: its labels would be unknown.
 import asyncio
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.history.archive import HistoryStatus
 from exporter.mapping.holdings import HoldingChanges, Release, diff
 from exporter.mapping.identity import PodIdentity, PodView, Workload
-from exporter.mapping.model import PluginReport, Snapshot, merge_reports
+from exporter.mapping.model import Doubt, PluginReport, Snapshot, merge_reports
 from exporter.mapping.state import StateStore
 from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
@@ -97,7 +97,8 @@ class _PodsSource(NoPods):
 
 def exporter_text() -> str:
     """The exposition of an exporter with a sample of each family."""
-    snapshot = scene.node()
+    doubt = Doubt("the kubelet may not list all pods yet", 0.0, 10.0)
+    snapshot = replace(scene.node(), unconfirmed={("ml", "llama-0"): doubt})
     identity = PodIdentity(
         "ml", "llama-0", "uid-1", labels=(("team", "a"),), workload=Workload("StatefulSet", "llama")
     )

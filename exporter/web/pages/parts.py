@@ -12,7 +12,7 @@ from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Anomaly, Device, HeldKey, Holder, PodKey
 from exporter.mapping.state import Freshness, Moment
 from exporter.views.query import TEXT_LIMIT, Filters, address, device_link, pod_link
-from exporter.views.wording import Text, ageing, lasting, listed, reason, spelled, text
+from exporter.views.wording import AGEING, Text, lasting, listed, reason, spelled, text
 from exporter.web.pages.times import NOW, Stamp, optional, stamp
 
 ID_LENGTH: Final = 200
@@ -182,11 +182,10 @@ def freshness_banner(moment: Moment, *, seconds: bool = True) -> FreshnessBanner
     """The mapping's freshness at `moment`; `seconds` as in `stamp`."""
     state, limit = moment.state, lasting(moment.stale_after)
     failure = state.failure
-    problem = ageing(unsettled=failure is not None and failure.unsettled)
     level, sign, headline, explanation = {
         Freshness.FRESH: ("ok", "✓", "The mapping is fresh.", ""),
         Freshness.AGEING: (
-            *("warn", "!", f"{problem[0].upper()}{problem[1:]}."),
+            *("warn", "!", f"{AGEING[0].upper()}{AGEING[1:]}."),
             f"Holders may have changed since. It is withdrawn from Prometheus once older than {limit}.",
         ),
         Freshness.STALE: (

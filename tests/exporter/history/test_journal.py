@@ -63,12 +63,18 @@ class Exporter:
         self.steady += seconds
 
     def poll(
-        self, found: Present, *, after: float = 5.0, by_event: bool = False, took: float = 0.01
+        self,
+        found: Present,
+        *,
+        after: float = 5.0,
+        by_event: bool = False,
+        took: float = 0.01,
+        unconfirmed: frozenset[HoldingKey] = frozenset(),
     ) -> PollRecord:
         """Poll so many seconds later, without writing."""
         self.pass_time(after)
         times = PollTimes(self.wall, self.wall + took, self.steady + took)
-        poll = self.sequence.add(times, found, by_event=by_event)
+        poll = self.sequence.add(times, found, by_event=by_event, unconfirmed=unconfirmed)
         self.journal.take(poll)
         return poll
 
@@ -100,7 +106,7 @@ _NAMES = {"A": A, "B": B, "C": CLAIM}
 def _play(exporter: Exporter, script: str) -> None:
     """Polls, separated by bars: `-` finds nothing, `A B:u1` finds A, and B held by a pod with the uid u1.
 
-    `+60`: so many seconds after the poll before. `event`: an allocation triggered it. `slow`: it took 3 s.
+    `A?`: A is unconfirmed. `+60`: so many seconds after the poll before. `event`: an allocation triggered it. `slow`: it took 3 s.
     Other steps: `restart`, `failure` of a poll, the `clock` is set, a poll finds the `same`.
     """
     for step in script.split(" | "):
@@ -116,10 +122,11 @@ def _play(exporter: Exporter, script: str) -> None:
             case "same":
                 exporter.unchanged(after)
             case _:
-                found = [word.partition(":") for word in words if word[0] in _NAMES]
+                doubted = frozenset(_NAMES[word[0]] for word in words if word.endswith("?"))
+                found = [word.partition(":") for word in words if word[0] in _NAMES and word[-1] != "?"]
                 present = {_NAMES[name]: (HoldingFacts(uid),) for name, _, uid in found}
                 took = 3.0 if "slow" in words else 0.01
-                exporter.poll(present, after=after, by_event="event" in words, took=took)
+                exporter.poll(present, after=after, by_event="event" in words, took=took, unconfirmed=doubted)
         exporter.write()
 
 
@@ -205,6 +212,18 @@ ROWS = {
     ],
     # The kubelet does not answer.
     "- | - | failure | +17 A": ["A from 10..27.01 while_silent"],
+    # Unconfirmed since a kubelet restart: nothing is known of the time from the last poll that found it.
+    "- | A | A?": ["A from 5..10.01 between_polls missed 10..15.01 between_polls"],
+    "- | A | A? | +0.2 A? B | +2 -": [
+        "A from 5..10.01 between_polls to 10..17.21 while_silent",
+        "B from 15..15.21 at_once to 15.2..17.21 between_polls",
+    ],
+    "- | A | A? | A": ["A from 5..10.01 between_polls"],
+    # The doubt after the exporter's start ends before.
+    "A | +8 A? | +5 A? | +4 A": ["A from ?..5.01 held_already"],
+    # A successor of its name may have come meanwhile.
+    "A | +11 A? | +11 A? | A": ["A from ?..5.01 held_already assumed"],
+    "A:u1 | +11 A? | +11 A? | A:u1": ["A:u1 from ?..5.01 held_already"],
     # The clock is set forward.
     "- | A | +3600 clock | -": ["A from 5..10.01 between_polls to 10..3615.01 between_polls"],
 }

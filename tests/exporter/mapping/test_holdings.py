@@ -31,7 +31,6 @@ from exporter.mapping.model import (
     Holder,
     Snapshot,
 )
-from exporter.mapping.restart_guard import missing_pods
 from harness import scene
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True)
@@ -90,15 +89,6 @@ def test_diff_applied_to_the_old_holdings_gives_the_new(old: Snapshot, new: Snap
     assert list(change.ended) == sorted(ended)
     back = tuple(sorted(Renamed(pair.new, pair.old) for pair in change.renamed))
     assert diff(new, old) == Diff(began=change.ended, ended=change.began, renamed=back)
-
-
-def test_pod_without_holdings_has_ended() -> None:
-    side = P._replace(container="side")
-    old = _snapshot((A, P), (B, side), (A, Q))
-    assert missing_pods(old, _snapshot((A, Q), (B, side)), ()).keys() == set()
-    assert missing_pods(old, _snapshot((B, P)), ()).keys() == {("n", "q")}
-    assert missing_pods(old, _snapshot(), ()).keys() == {("n", "p"), ("n", "q")}
-    assert missing_pods(_snapshot(), old, ()) == {}
 
 
 @QUICK

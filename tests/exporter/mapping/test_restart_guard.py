@@ -1,18 +1,21 @@
-"""exporter.mapping.restart_guard: when a List is not believed."""
+"""exporter.mapping.restart_guard: for how long a pod that List leaves out is not believed gone."""
 
 from dataclasses import replace
 
 import pytest
 
 from exporter.mapping.identity import API_SYNC, PodIdentity, PodRegistry
-from exporter.mapping.model import Container, Holder, Snapshot
+from exporter.mapping.model import Container, Doubt, Holder, Snapshot
 from exporter.mapping.restart_guard import (
     DISTRUST,
     DISTRUST_EMPTY_START,
     DISTRUST_UNSYNCED,
+    QUIET,
     YOUNG_SOCKET,
-    after_restart,
+    Restart,
     at_start,
+    doubted,
+    restarted,
 )
 
 KEY = ("n", "p")
@@ -35,76 +38,122 @@ STATIC = ("kube-system", "etcd-node-1.example")
 Pods = tuple[tuple[str, str], ...]
 
 
-def _doubted(
-    register: PodRegistry,
-    after: float,
-    *,
-    listed: Pods = (),
-    before: Pods = (KEY,),
-    node: str = "",
-    uid: str = "",
-) -> bool:
-    now, view = RETURNED + after, register.view
-    reason = after_restart(
-        {KEY: uid}, view, listed=listed, before=before, node=node, now=now, restarted_at=RETURNED
-    )
-    return reason is not None
+def _restart(
+    before: Pods = (KEY,), held: Pods = (KEY,), node: str = "", last: Restart | None = None
+) -> Restart:
+    return restarted(RETURNED, 5000.0, before=before, held=held, node=node, last=last)
+
+
+def _doubt(
+    register: PodRegistry, after: float, *, restart: Restart | None = None, uid: str = ""
+) -> Doubt | None:
+    found = doubted({KEY: uid}, register.view, restart or _restart(), RETURNED + after)
+    assert found.keys() <= {KEY}
+    return found.get(KEY)
 
 
 EXAMPLE_NODE = "Node-1.example"
 SCHEDULER = ("kube-system", "scheduler-node-1.example")
+LISTED_AFTER = 0.9
+"""Seconds from the restart to the List that names pods."""
 
 
 @pytest.mark.parametrize(
-    ("listed", "before", "node", "believed_after"),
+    ("listed", "before", "node", "gone_after"),
     [
         # The only pods of the API server may be gone.
         ((), (KEY,), "", DISTRUST),
         ((STATIC,), (KEY, STATIC), EXAMPLE_NODE, DISTRUST),
         ((), (KEY, STATIC), EXAMPLE_NODE, DISTRUST),
-        ((AGENT,), (KEY, AGENT), EXAMPLE_NODE, DISTRUST),
-        ((AGENT, STATIC), (KEY, AGENT, STATIC), EXAMPLE_NODE, DISTRUST),
+        # It has synced, and lists no further pod.
+        ((AGENT,), (KEY, AGENT), EXAMPLE_NODE, LISTED_AFTER + QUIET),
+        ((AGENT,), (KEY,), EXAMPLE_NODE, LISTED_AFTER + QUIET),
+        ((AGENT, STATIC), (KEY, AGENT, STATIC), EXAMPLE_NODE, LISTED_AFTER + QUIET),
         # While the API server is away, a kubelet lists static pods alone.
         ((), (KEY, AGENT), EXAMPLE_NODE, DISTRUST_UNSYNCED),
         ((STATIC,), (KEY, AGENT, STATIC), EXAMPLE_NODE, DISTRUST_UNSYNCED),
         ((STATIC, SCHEDULER), (KEY, AGENT, STATIC, SCHEDULER), EXAMPLE_NODE, DISTRUST_UNSYNCED),
         # Without the node's name every pod may be the API server's.
-        ((STATIC,), (KEY, AGENT, STATIC), "", DISTRUST),
+        ((STATIC,), (KEY, AGENT, STATIC), "", LISTED_AFTER + QUIET),
         ((), (KEY, AGENT, STATIC), "", DISTRUST_UNSYNCED),
     ],
 )
-def test_distrust_without_a_source(listed: Pods, before: Pods, node: str, believed_after: float) -> None:
-    for after in (0.0, believed_after - 0.1):
-        assert _doubted(PodRegistry(), after, listed=listed, before=before, node=node)
-    assert not _doubted(PodRegistry(), believed_after, listed=listed, before=before, node=node)
-    arguments = {"listed": listed, "before": before, "node": node, "now": RETURNED, "restarted_at": RETURNED}
-    assert after_restart({}, PodRegistry().view, **arguments) is None  # type: ignore[arg-type] # a dict of them
+def test_doubt_without_a_source(listed: Pods, before: Pods, node: str, gone_after: float) -> None:
+    restart = _restart(before, node=node)
+    restart = restart.listed(frozenset(), node=node, now=RETURNED)
+    restart = restart.listed(frozenset(listed), node=node, now=RETURNED + LISTED_AFTER)
+    for after in (LISTED_AFTER, gone_after - 0.1):
+        doubt = _doubt(PodRegistry(), after, restart=restart)
+        assert doubt is not None
+        # It says for how long it lasts at most.
+        assert 5000.0 + gone_after <= doubt.until <= 5000.0 + max(LISTED_AFTER + DISTRUST, gone_after)
+        assert doubt.since == 5000.0
+    assert _doubt(PodRegistry(), gone_after, restart=restart) is None
+    assert doubted({}, PodRegistry().view, restart, RETURNED) == {}
 
 
-def test_kubelet_that_has_not_synced_is_not_believed_for_an_hour() -> None:
+def test_each_further_pod_prolongs_the_doubt_to_its_limit() -> None:
+    restart, names = _restart(), frozenset[tuple[str, str]]()
+    for number in range(1, 10):
+        names |= {("n", f"p-{number}")}
+        restart = restart.listed(names, node="", now=RETURNED + number)
+        # A pod that is listed again, or no longer, is no further one.
+        restart = restart.listed(frozenset(), node="", now=RETURNED + number + 0.5)
+        restart = restart.listed(names, node="", now=RETURNED + number + 0.6)
+        assert _doubt(PodRegistry(), number + QUIET - 0.1, restart=restart)
+        assert _doubt(PodRegistry(), number + QUIET, restart=restart) is None
+    # 10 s after the first of them.
+    restart = restart.listed(names | {AGENT}, node="", now=RETURNED + 10.0)
+    assert _doubt(PodRegistry(), 1 + DISTRUST - 0.1, restart=restart)
+    assert _doubt(PodRegistry(), 1 + DISTRUST, restart=restart) is None
+
+
+def test_kubelet_that_has_synced_once_lists_what_there_is() -> None:
+    """All pods that hold nothing end later: that is not a kubelet that has not synced."""
+    restart = _restart((KEY, AGENT)).listed(frozenset({AGENT}), node="", now=RETURNED + 1)
+    restart = restart.listed(frozenset(), node="", now=RETURNED + 2)
+    assert _doubt(PodRegistry(), 1 + QUIET, restart=restart) is None
+
+
+def test_second_restart_remembers_what_was_listed_before_the_first() -> None:
+    first = _restart((KEY, AGENT))
+    assert _doubt(PodRegistry(), DISTRUST_UNSYNCED - 1, restart=_restart((), last=first))
+    assert not _doubt(PodRegistry(), DISTRUST, restart=_restart(()))
+
+
+def test_kubelet_that_has_not_synced_is_doubted_for_an_hour() -> None:
     register = _register()
     register.see(replace(POD, pod="static", static=True), RETURNED)
-    assert _doubted(register, DISTRUST_UNSYNCED - 1)
-    assert not _doubted(register, DISTRUST_UNSYNCED)
+    assert _doubt(register, DISTRUST_UNSYNCED - 1)
+    assert not _doubt(register, DISTRUST_UNSYNCED)
+    # List may show it before the source does.
+    restart = _restart().listed(frozenset({AGENT}), node="", now=RETURNED + 1)
+    assert _doubt(register, 1 + QUIET - 0.1, restart=restart)
+    assert not _doubt(register, 1 + QUIET, restart=restart)
 
 
 def test_after_the_sync_only_pods_that_the_source_has_are_waited_for() -> None:
     register = _register(synced_at=RETURNED + 1)
-    assert _doubted(register, 1 + API_SYNC / 2)
-    assert not _doubted(register, 1 + API_SYNC)
+    assert _doubt(register, 1 + API_SYNC / 2)
+    assert not _doubt(register, 1 + API_SYNC)
     register.see(POD, RETURNED + 1)
-    assert _doubted(register, 60)
+    doubt = _doubt(register, 60)
+    assert doubt is not None
+    assert doubt.until == 5000.0 + DISTRUST_UNSYNCED
     register.see(replace(POD, phase="Succeeded"), RETURNED + 2)
-    assert not _doubted(register, 60)
+    assert not _doubt(register, 60)
 
 
 def test_reports_of_a_source_that_is_silent_now_count() -> None:
     register = _register(synced_at=50.0)
     register.see(POD, 50.0)
     register.connect(connected=False)
-    assert _doubted(register, DISTRUST + 50)
+    assert _doubt(register, DISTRUST + 50)
     register.end(KEY, "uid-1", RETURNED)
-    assert not _doubted(register, DISTRUST + 50)
+    assert not _doubt(register, DISTRUST + 50)
+    # The end of this very pod is known: there is nothing to wait for.
+    assert not _doubt(register, 0.0, uid="uid-1")
+    assert _doubt(register, 0.0)
 
 
 def _at_start(
@@ -137,6 +186,6 @@ def test_source_decides_whether_an_empty_first_list_is_complete() -> None:
 def test_successor_of_the_same_name_is_not_the_missing_pod() -> None:
     register = _register(synced_at=RETURNED - 10.0)
     register.see(PodIdentity(*KEY, "second"), RETURNED + 1.0)
-    assert not _doubted(register, 5.0, uid="first")
-    assert _doubted(register, 5.0, uid="second")
-    assert _doubted(register, 5.0)
+    assert not _doubt(register, 5.0, uid="first")
+    assert _doubt(register, 5.0, uid="second")
+    assert _doubt(register, 5.0)

@@ -1,6 +1,7 @@
 """exporter.metrics.families: pods and history."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,10 +10,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from exporter.history.archive import HistoryStatus
 from exporter.mapping.identity import PodIdentity, Workload
+from exporter.mapping.model import Doubt, Holder
 from exporter.mapping.state import State
-from exporter.metrics.families import HistoryFamilies, label_names, pod_info, pod_labels
+from exporter.metrics.devices import SeriesPlan
+from exporter.metrics.families import HistoryFamilies, label_names, owner_unconfirmed, pod_info, pod_labels
+from harness import scene
 from runtime.exposition import EMPTY, Format, assemble
 
+ALL = SeriesPlan(0, {})
 PROMETHEUS = re.compile(r"label_[a-zA-Z0-9_]*")
 
 
@@ -57,6 +62,27 @@ def test_pods_without_labels_have_no_series_of_labels() -> None:
     assert [sample.labels["pod"] for sample in pod_labels(state, "node").samples] == ["labelled"]
     assert [sample.labels["pod"] for sample in pod_info(state, "node").samples] == ["bare", "labelled"]
     assert pod_labels(State(), "node").samples == []
+
+
+def test_holder_has_a_series_while_it_is_unconfirmed() -> None:
+    missing, listed = Holder("n", "p", "c", "uid-1"), Holder("n", "q", "c")
+    snapshot = scene.snapshot(scene.device("a", missing), scene.device("b", listed), scene.device("c"))
+    doubt = Doubt("the kubelet may not list all pods yet", 0.0, 10.0)
+    found = owner_unconfirmed(State(snapshot=replace(snapshot, unconfirmed={("n", "p"): doubt})), "node", ALL)
+    assert [(sample.labels, sample.value) for sample in found.samples] == [
+        (
+            {
+                "node": "node",
+                "resource": scene.GPU,
+                "device": "a",
+                "namespace": "n",
+                "pod": "p",
+                "container": "c",
+            },
+            1,
+        )
+    ]
+    assert owner_unconfirmed(State(snapshot=snapshot), "node", ALL).samples == []
 
 
 def _values(condition: HistoryStatus) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Sample
 
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import Anomaly, Holder
+from exporter.mapping.model import Anomaly, Doubt, Holder
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import State, StateStore
 from exporter.metrics.devices import SeriesGroup, SeriesLimit, count_series, plan_series
@@ -57,14 +58,19 @@ def _scraped(state: State, limit: int) -> tuple[int, list[Sample]]:
 
 OF_ONE_RESOURCE = {SeriesGroup.DEVICES, SeriesGroup.ANOMALIES}
 LISTED = st.tuples(listings(), st.none() | allocatables())
+DOUBT = Doubt("the kubelet may not list all pods yet", 0.0, 10.0)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(LISTED)
+@given(LISTED, st.booleans())
 def test_count_equals_the_rendered_series_which_name_all_holders_and_no_other(
     answers: tuple[api_pb2.ListPodResourcesResponse, api_pb2.AllocatableResourcesResponse | None],
+    unconfirmed: bool,
 ) -> None:
     state = _state(*answers)
+    if unconfirmed:
+        missing = {one.holder[:2]: DOUBT for one in state.snapshot.containers[::2]}
+        state = replace(state, snapshot=replace(state.snapshot, unconfirmed=missing))
     counted = sum(count_series(state).values())
     dropped, samples = _scraped(state, max(counted, 1))
     assert (dropped, len(samples)) == (0, counted)

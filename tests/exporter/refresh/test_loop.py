@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from exporter.mapping import anomaly_tracker
+from exporter.mapping import anomaly_tracker, restart_guard
 from exporter.mapping.holdings import HoldingChanges
 from exporter.mapping.identity import PodIdentity, PodRegistry, PodView, Poll
 from exporter.mapping.model import Snapshot
-from exporter.mapping.restart_guard import DISTRUST
 from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import Freshness, State, StateStore
 from exporter.refresh import pipeline, triggers
@@ -534,7 +533,7 @@ async def test_registration_causes_settling_refreshes(
 
 
 @pytest.mark.parametrize("noticed_by", ["socket event", "connection", "socket age"])
-async def test_incomplete_list_after_a_restart_is_not_believed(
+async def test_what_a_list_after_a_restart_leaves_out_is_kept(
     noticed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC reconnects silently, and without inotify the directory is read late: the socket's age counts."""
@@ -547,14 +546,16 @@ async def test_incomplete_list_after_a_restart_is_not_believed(
         elif noticed_by == "socket age":
             kubelet.socket_age = 0.1
         loop.refresher.trigger(Trigger.SOCKET if noticed_by == "socket event" else Trigger.TIMER)
-        await loop.until(lambda: loop.state.failure is not None and loop.state.failure.unsettled)
+        await loop.until(lambda: bool(loop.state.snapshot.unconfirmed))
+        assert (loop.error, loop.freshness()) == (None, Freshness.FRESH)
         assert loop.owners == {"a": ["p"], "b": []}
-        assert loop.error is not None
-        assert "1 with devices are missing" in loop.error[2]
-        # The pods return: no holding has ended.
+        (note,) = loop.state.notes
+        assert note.startswith("1 pod with devices missing from List since the kubelet restarted")
+        # The pods return, without any event: no holding has ended.
         kubelet.listed = _listed(a="p")
-        await loop.recovered()
-        assert loop.state.generation == 1
+        await loop.until(lambda: not loop.state.snapshot.unconfirmed)
+        assert loop.state.notes == ()
+        assert not [step for _, step in loop.steps if step.change.began or step.change.ended]
         # From then on the kubelet is believed at once, however young its socket is.
         await loop.allocate()
         assert loop.owners == {"a": [], "b": []}
@@ -572,7 +573,7 @@ async def test_restart_during_a_call_puts_the_next_answer_in_doubt() -> None:
 
         kubelet.before = restart
         loop.refresher.trigger(Trigger.TIMER)
-        await loop.until(lambda: loop.state.failure is not None and loop.state.failure.unsettled)
+        await loop.until(lambda: bool(loop.state.snapshot.unconfirmed))
         assert loop.owners == {"a": ["p"], "b": []}
 
 
@@ -581,9 +582,9 @@ async def test_pods_missing_beyond_the_distrust_are_gone(monkeypatch: pytest.Mon
     async with running() as loop:
         loop.kubelet.listed = _listed()
         loop.refresher.trigger(Trigger.SOCKET)
-        await loop.until(lambda: loop.state.failure is not None)
-        loop.refresher._restarted_at -= DISTRUST
-        await loop.recovered()
+        await loop.until(lambda: bool(loop.state.snapshot.unconfirmed))
+        monkeypatch.setattr(restart_guard, "DISTRUST", 0.0)
+        await loop.until(lambda: not loop.state.snapshot.unconfirmed)
         assert loop.owners == {"a": [], "b": []}
 
 

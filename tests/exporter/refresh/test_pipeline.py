@@ -1,18 +1,21 @@
-"""exporter.refresh.pipeline: rejected, large, and repeated answers, and the NUMA nodes of CPUs."""
+"""exporter.refresh.pipeline: answers after a restart, large and repeated answers, and the nodes of CPUs."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from google.protobuf.message import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from exporter.mapping.identity import EMPTY_VIEW, NEVER, Poll
+from exporter.mapping.identity import EMPTY_VIEW, NEVER, PodIdentity, PodRegistry, Poll
 from exporter.mapping.listing import LARGE
-from exporter.mapping.state import UNSETTLED
+from exporter.mapping.restart_guard import DISTRUST_UNSYNCED
 from exporter.refresh.pipeline import SnapshotPipeline, Update, numa_of_cpus, parse_cpu_list
 from harness import answers
-from kubelet.podresources import KubeletError, Raw
+from kubelet.podresources import Raw
 
 
 def _raw(*pods: tuple[str, str], ids: Sequence[str] = ("a", "b")) -> Raw:
@@ -32,38 +35,130 @@ def _process(pipeline: SnapshotPipeline, now: float, raw: Raw, restarted_at: flo
     return pipeline.process(raw, now, poll=poll, view=EMPTY_VIEW, restarted_at=restarted_at)
 
 
-STATIC = ("static-node-1", "b")
-
-
-@pytest.mark.parametrize(
-    ("before", "rejected", "times", "accepted", "holders"),
-    [
-        # q is missing. p holds nothing any more: its predecessor of the same name ended during the restart.
-        ([("p", "a"), ("q", "b")], [("p", "")], [102.0], [("p", ""), ("q", "b")], [0, 1]),
-        # Without the API server a kubelet lists static pods alone, and answers OK.
-        (
-            [("p", "a"), ("agent", ""), STATIC],
-            *([STATIC], [102.0, 150.0, 1000.0], [("agent", ""), STATIC], [0, 1]),
-        ),
-    ],
-    ids=["missing", "static pods alone"],
-)
-def test_incomplete_list_after_a_restart_is_rejected(
-    before: list[tuple[str, str]],
-    rejected: list[tuple[str, str]],
-    times: list[float],
-    accepted: list[tuple[str, str]],
-    holders: list[int],
-) -> None:
-    pipeline = SnapshotPipeline(keep_allocatable=60.0, node="node-1")
-    _process(pipeline, 100.0, _raw(*before))
-    for now in times:
-        with pytest.raises(KubeletError) as caught:
-            _process(pipeline, now, _raw(*rejected), restarted_at=101.0)
-        assert caught.value.code == UNSETTLED
-    update = _process(pipeline, times[-1] + 1, _raw(*accepted), restarted_at=101.0)
+def _owners(update: Update | None) -> dict[str, list[str]]:
     assert update is not None
-    assert [len(device.holders) for device in update.snapshot.devices] == holders
+    return {one.key.device: [who.pod for who in one.holders] for one in update.snapshot.devices}
+
+
+def test_list_after_a_restart_is_believed_and_what_it_leaves_out_is_kept_for_a_while() -> None:
+    pipeline = SnapshotPipeline(keep_allocatable=60.0, node="node-1")
+    _process(pipeline, 100.0, _raw(("p", "a"), ("q", "b"), ("agent", ""), STATIC, ids="abcs"))
+    # Nobody is listed, and nothing is allocatable: no plugin has registered again.
+    empty = _process(pipeline, 101.1, _raw(ids=""), restarted_at=101.0)
+    assert _owners(empty) == {"a": ["p"], "b": ["q"], "c": [], "s": ["static-node-1"]}
+    assert empty is not None
+    assert empty.anomalies == ()
+    assert empty.changes is not None
+    assert not empty.changes.change.ended
+    assert {pod for _, pod in empty.snapshot.unconfirmed} == {"p", "q", "static-node-1"}
+    # p is another pod by now, without devices; r holds the device of q.
+    update = _process(pipeline, 102.0, _raw(("agent", ""), ("p", ""), ("r", "b"), STATIC), restarted_at=101.0)
+    assert _owners(update) == {"a": [], "b": ["r"], "s": ["static-node-1"]}
+    assert update is not None
+    assert not update.snapshot.unconfirmed
+    assert update.changes is not None
+    assert [one.holder.pod for one in update.changes.change.ended] == ["p", "q"]
+
+
+STATIC = ("static-node-1", "s")
+
+
+def test_api_server_that_is_away_keeps_what_pods_held() -> None:
+    """Without it a kubelet lists static pods alone, and answers OK."""
+    pipeline = SnapshotPipeline(keep_allocatable=60.0, node="node-1")
+    _process(pipeline, 100.0, _raw(("p", "a"), ("agent", ""), STATIC))
+    for now in (102.0, 150.0, 1000.0):
+        update = _process(pipeline, now, _raw(STATIC), restarted_at=101.0)
+        assert _owners(update) == {"a": ["p"], "b": [], "s": ["static-node-1"]}
+    update = _process(pipeline, 1001.0, _raw(("agent", ""), STATIC), restarted_at=101.0)
+    assert _owners(update)["a"] == ["p"]
+    # It lists its pods by now; nothing further comes.
+    update = _process(pipeline, 1003.0, _raw(("agent", ""), STATIC), restarted_at=101.0)
+    assert _owners(update)["a"] == []
+
+
+def test_pod_that_was_listed_since_the_restart_is_gone_at_once() -> None:
+    pipeline = SnapshotPipeline(keep_allocatable=60.0)
+    _process(pipeline, 100.0, _raw(("p", "a"), ("q", "b")))
+    _process(pipeline, 102.0, _raw(("q", "b")), restarted_at=101.0)
+    update = _process(pipeline, 102.5, _raw(), restarted_at=101.0)
+    assert _owners(update) == {"a": ["p"], "b": []}
+    # Another restart, and nothing is sure again.
+    _process(pipeline, 103.0, _raw(("q", "b")), restarted_at=101.0)
+    update = _process(pipeline, 104.0, _raw(), restarted_at=103.5)
+    assert _owners(update) == {"a": ["p"], "b": ["q"]}
+
+
+def test_pod_source_ends_the_doubt_between_two_polls() -> None:
+    registry, (key, uid) = PodRegistry(), (("n", "p"), "uid-1")
+    registry.connect()
+    registry.sync(50.0)
+    registry.see(PodIdentity(*key, uid), 50.0)
+    registry.confirm(101.0)
+    pipeline = SnapshotPipeline(keep_allocatable=60.0)
+    pipeline.process(_raw(("p", "a")), 100.0, poll=Poll(99.9, 100.0), view=registry.view)
+    found = pipeline.process(_raw(), 102.0, poll=Poll(101.9, 102.0), view=registry.view, restarted_at=101.0)
+    assert found is not None
+    (holder,) = found.snapshot.devices[0].holders
+    assert (holder.pod_uid, list(found.pods)) == (uid, [key])
+    assert found.snapshot.unconfirmed[key].why == "the pod source has not reported its end"
+    registry.end(key, uid, 102.5)
+    read_again = pipeline.reconsider(102.6, registry.view)
+    assert _owners(read_again) == {"a": [], "b": []}
+    assert read_again is not None
+    assert not read_again.pods
+
+
+_NAMES = ("p", "q", "r", "agent", "static-node-1")
+_lists = st.lists(
+    st.tuples(
+        # Each pod that is listed, and its devices.
+        st.dictionaries(st.sampled_from(_NAMES), st.sets(st.sampled_from("abc")), max_size=4),
+        st.sets(st.sampled_from("abc")),
+        st.booleans(),
+        st.sampled_from([0.2, 1.0, 3.0, 15.0]),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(_lists)
+def test_no_answer_of_any_kubelet_is_contradicted(
+    lists: list[tuple[dict[str, set[str]], set[str], bool, float]],
+) -> None:
+    """Restarts at random: what List says is always there, and nothing but former holdings besides."""
+    pipeline = SnapshotPipeline(keep_allocatable=60.0, node="node-1")
+    now, restarted_at, held = 100.0, -NEVER, dict[str, list[str]]()
+    for pods, offered, restart, after in lists:
+        if restart:
+            restarted_at = now + 0.05
+        now += after
+        listed = answers.listed(*(answers.pod(pod, *sorted(ids)) for pod, ids in sorted(pods.items())))
+        raw = _answer(listed, answers.offered(*sorted(offered)))
+        update = _process(pipeline, now, raw, restarted_at=restarted_at)
+        assert update is not None
+        said = {one: sorted(pod for pod, ids in pods.items() if one in ids) for one in "abc"}
+        found = _owners(update)
+        for device, pods_of in found.items():
+            if said[device] or pods_of == []:
+                assert pods_of == said[device]
+            else:
+                assert set(pods_of) <= set(held[device]) - pods.keys()
+                assert {("n", pod) for pod in pods_of} <= update.snapshot.unconfirmed.keys()
+                assert now < restarted_at + DISTRUST_UNSYNCED
+        assert {one for one, pods_of in said.items() if pods_of} | offered <= found.keys()
+        # The counts of changes follow what is shown.
+        if held and update.changes is not None:
+            began = Counter(one.key.device for one in update.changes.change.began)
+            ended = Counter(one.key.device for one in update.changes.change.ended)
+            for device in "abc":
+                before, present = held.get(device, []), found.get(device, [])
+                assert len(before) + began[device] - ended[device] == len(present)
+        held = found
+        if not update.snapshot.unconfirmed:
+            restarted_at = -NEVER
 
 
 def test_large_answer_is_recognised_by_a_digest() -> None:

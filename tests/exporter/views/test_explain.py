@@ -19,6 +19,7 @@ from exporter.mapping.model import (
     ClaimDeviceKey,
     ClaimHolder,
     DeviceKey,
+    Doubt,
     Holder,
     PluginReport,
     PluginReports,
@@ -242,6 +243,18 @@ def test_a_report_of_a_plugin_names_its_source(
     found = _words(device, state=replace(STATE, advertised=advertised))
     for words in sentences:
         assert words in found
+
+
+def test_unconfirmed_holder_is_named_with_the_reason_and_the_end_of_the_doubt() -> None:
+    doubt = Doubt("the kubelet may not list all pods yet", 990.0, 1000.0)
+    missing = replace(SNAPSHOT, unconfirmed={("ml", "llama-0"): doubt})
+    state = replace(STATE, snapshot=missing)
+    assert (
+        ", not confirmed since the kubelet restarted at 1970-01-01 00:16:30 UTC: List leaves the pod out, "
+        "and the kubelet may not list all pods yet. The holder is kept until List names the pod or another "
+        "holder, at the latest until 1970-01-01 00:16:40 UTC."
+    ) in _words("GPU-0", state=state)
+    assert "not confirmed" not in _words("GPU-2", state=state)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from exporter.mapping.state import UNSETTLED, Failure, State
+from exporter.mapping.model import Doubt
+from exporter.mapping.state import Failure, State
 from harness.page_reader import Client
 
 
@@ -45,9 +46,16 @@ async def test_ready_has_the_freshness_in_words(client: Client, world: SimpleNam
     assert text.startswith(
         "not ready: the kubelet does not answer as it should; this is the mapping of 22:41:03 UTC, 3 s"
     )
-    rejected = replace(failure, code=UNSETTLED, since=world.now)
-    world.states.publish(replace(state, failure=rejected))
-    assert "not ready: the kubelet has just restarted, and its List is rejected;" in (await ready(client))[1]
+    doubt = Doubt("the kubelet may not list all pods yet", world.now, world.now + 10)
+    unconfirmed = replace(state.snapshot, unconfirmed={("ml", "llama-0"): doubt})
+    world.states.publish(replace(state, snapshot=unconfirmed))
+    assert await ready(client) == (
+        200,
+        (
+            "ready: the mapping is fresh; the kubelet answered 3 s ago; "
+            "1 pod not confirmed since the kubelet restarted\n"
+        ),
+    )
     world.states.publish(state)
     world.now += 60
     status, text = await ready(client)

@@ -14,6 +14,7 @@ from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
     Anomaly,
+    Doubt,
     Holder,
     PluginReport,
     PluginReports,
@@ -116,6 +117,7 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
         "since": BEGAN,
         "since_exact": True,
         "workload": None,
+        "confirmed": True,
     }
     assert by_id["GPU-0"] == {
         "resource": GPU,
@@ -271,9 +273,26 @@ async def test_status_has_the_exporter_and_its_counts(client: Client, world: Sim
             "containers": 6,
             "pods": 6,
             "anomalies": 1,
+            "unconfirmed_pods": 0,
         },
         "plugins": [],
     }
+
+
+async def test_pod_that_is_not_listed_since_a_restart_is_not_confirmed(
+    client: Client, world: SimpleNamespace
+) -> None:
+    doubt = Doubt("the kubelet may not list all pods yet", world.now, world.now + 10)
+    (claim,) = world.snapshot.claims
+    missing = {("ml", "llama-0"), claim.holders[0].holder[:2]}
+    world.publish(replace(world.snapshot, unconfirmed=dict.fromkeys(missing, doubt)))
+    devices = await get(client, "devices")
+    assert {h["pod"] for d in devices for h in d["holders"] if not h["confirmed"]} == {"llama-0"}
+    (entry,) = await get(client, "claims")
+    assert [h["confirmed"] for h in entry["holders"]] == [False, *[True] * (len(claim.holders) - 1)]
+    pods = await get(client, "pods")
+    assert {(p["namespace"], p["name"]) for p in pods if not p["confirmed"]} == missing
+    assert (await get(client, "status"))["counts"]["unconfirmed_pods"] == len(missing)
 
 
 async def test_an_incomplete_mapping_has_null_where_the_kubelet_does_not_report(
