@@ -315,13 +315,16 @@ class Journal:
         start = self._start(key, poll, first=first)
         for row in gone:
             end = row.missed or self._end(poll, first=first)
+            doubted = self._in_doubt(row, poll, first=first)
             if key in poll.unconfirmed:
                 self._unconfirmed.add(row.id)
+                doubted = True
             elif row.id in self._unconfirmed:
                 self._unconfirmed.discard(row.id)
                 # Nothing was known of it since it was missed.
                 end = between(end.not_before or 0.0, poll.times.answered, Certainty.WHILE_SILENT)
-            if not new and (key in poll.unconfirmed or self._in_doubt(row, poll, first=first)):
+                doubted = False
+            if doubted and not new:
                 kept.append(row if row.missed is not None else self._noted(replace(row, missed=end)))
                 continue
             vague, _ = self._vague.pop(row.id, (None, False))

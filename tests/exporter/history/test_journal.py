@@ -106,7 +106,8 @@ _NAMES = {"A": A, "B": B, "C": CLAIM}
 def _play(exporter: Exporter, script: str) -> None:
     """Polls, separated by bars: `-` finds nothing, `A B:u1` finds A, and B held by a pod with the uid u1.
 
-    `A?`: A is unconfirmed. `+60`: so many seconds after the poll before. `event`: an allocation triggered it. `slow`: it took 3 s.
+    `A?`: A is unconfirmed. `+60`: so many seconds after the poll before. `event`: an allocation triggered it.
+    `slow`: it took 3 s.
     Other steps: `restart`, `failure` of a poll, the `clock` is set, a poll finds the `same`.
     """
     for step in script.split(" | "):
@@ -219,7 +220,8 @@ ROWS = {
         "B from 15..15.21 at_once to 15.2..17.21 between_polls",
     ],
     "- | A | A? | A": ["A from 5..10.01 between_polls"],
-    # The doubt after the exporter's start ends before.
+    # The doubt after the exporter's start ends before, or after.
+    "A | +2 A? | +2 -": ["A from ?..5.01 held_already to 5..9.01 while_silent"],
     "A | +8 A? | +5 A? | +4 A": ["A from ?..5.01 held_already"],
     # A successor of its name may have come meanwhile.
     "A | +11 A? | +11 A? | A": ["A from ?..5.01 held_already assumed"],
