@@ -141,6 +141,11 @@ class SimulatedKubelet:
         """End, and remove the sockets; the checkpoint stays. Raises what failed inside meanwhile."""
         await self._process.stop()
 
+    @property
+    def lists_all_pods(self) -> bool:
+        """Whether List names every pod: it serves, and has heard of them from the API server."""
+        return self.is_up and self._process.life.api_sync.done
+
     async def restart(self, down_for: float = 0.0) -> None:
         """The process dies, stays away for `down_for` seconds, and a new one starts.
 

@@ -54,10 +54,13 @@ class Known(NamedTuple):
 
 @dataclass
 class Span:
-    """When something was held; `end` is None while it is."""
+    """When something was held; `end` is None while it is. `listed`: since when List has named it, as far as
+    was looked.
+    """
 
     begin: float
     end: float | None = None
+    listed: float | None = None
 
 
 def owners_of(
@@ -152,12 +155,29 @@ class Truth:
             self.spans[owner][-1].end = now
             self.changes += 1
         self.present = present
+        if self.kubelet.lists_all_pods:
+            for owner in present:
+                span = self.spans[owner][-1]
+                span.listed = now if span.listed is None else span.listed
 
     def held(self, owner: Owner, since: float, until: float) -> bool:
         """Whether it held the device at any time from `since` to `until`; whoever it was, if without uid."""
         return any(
             span.begin <= until + CLOCKS and (span.end is None or span.end >= since - CLOCKS)
             for span in self.of(owner)
+        )
+
+    def may_hold(self, owner: Owner, taken: float) -> bool:
+        """Whether it is right to name it as unconfirmed: it held the device before `taken`, and no List
+        before `taken` named another holder that is still there.
+        """
+        return any(span.begin <= taken + CLOCKS for span in self.of(owner)) and not any(
+            span.listed is not None
+            and span.listed < taken - CLOCKS
+            and (span.end is None or span.end >= taken)
+            for other, spans in self.spans.items()
+            if other[:2] == owner[:2] and other[2:5] != owner[2:5]
+            for span in spans
         )
 
     def of(self, owner: Owner) -> list[Span]:
@@ -168,6 +188,7 @@ class Truth:
 
 
 _SERIES = re.compile(r"^devicelens_device_owner_info\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
+_UNCONFIRMED = re.compile(r"^devicelens_device_owner_unconfirmed\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _TAKEN = re.compile(r"^devicelens_last_refresh_success_timestamp_seconds (\S+)$", re.MULTILINE)
 _COUNTED = re.compile(r"^(devicelens_(?:allocations|releases)_total\{.*\}) (\S+)$", re.MULTILINE)
@@ -188,6 +209,11 @@ class Scrape:
         names = ("resource", "device", "namespace", "pod", "container", "pod_uid")
         return frozenset(Owner(*(labels[name] for name in names)) for labels in self.series())
 
+    def unconfirmed(self) -> frozenset[tuple[str, ...]]:
+        """The owners that it names as unconfirmed, without their uids."""
+        found = (dict(_LABEL.findall(match[1])) for match in _UNCONFIRMED.finditer(self.text))
+        return frozenset(tuple(labels[name] for name in Owner._fields[:5]) for labels in found)
+
     def taken_at(self) -> float | None:
         """When the kubelet was asked for what it names."""
         match = _TAKEN.search(self.text)
@@ -202,7 +228,7 @@ def lies(scrape: Scrape, truth: Truth, *, asked: float, answered: float, stale_a
     """What a scrape named that was not true at any moment that it may tell of.
 
     It may tell of the moments from when the kubelet was asked to when the scrape was answered; and not of a
-    kubelet that was asked longer ago than the stale limit.
+    kubelet that was asked longer ago than the stale limit. An unconfirmed owner may be a former one.
     """
     owners = scrape.owners()
     if not owners:
@@ -213,7 +239,10 @@ def lies(scrape: Scrape, truth: Truth, *, asked: float, answered: float, stale_a
     found: list[str] = []
     if taken < asked - stale_after - CLOCKS:
         found.append(f"owners although the mapping was {asked - taken:.3f} s old")
+    doubtful = scrape.unconfirmed()
     for owner in sorted(owners):
+        if owner[:5] in doubtful and truth.may_hold(owner, taken):
+            continue
         if not truth.held(owner, taken, answered):
             spans = [
                 (round(span.begin - taken, 3), None if span.end is None else round(span.end - taken, 3))

@@ -32,8 +32,9 @@ _KEPT = 20
 
 @dataclass
 class Seen:
-    """What was seen, counted. `late`: owners whose uid was their predecessor's, within LATE; `unanswered`:
-    while somebody should have answered.
+    """What was seen, counted. `late`: owners whose uid was their predecessor's, within LATE; `unconfirmed`:
+    former owners that are marked so after a kubelet restart; `unanswered`: while somebody should have
+    answered.
     """
 
     scrapes: int = 0
@@ -41,6 +42,7 @@ class Seen:
     owners: int = 0
     wrong: int = 0
     late: int = 0
+    unconfirmed: int = 0
     missing: int = 0
     unlabelled: int = 0
     fallen: int = 0
@@ -162,14 +164,21 @@ class Observer:
             if taken < asked - self.stale_after - CLOCKS:
                 self.seen.wrong += 1
                 yield f"owners although the mapping was {asked - taken:.3f} s old"
-        yield from self._judge(found, taken, answered)
+        yield from self._judge(found, taken, answered, scrape.unconfirmed())
 
     def _document(self, text: str, asked: float, answered: float) -> Iterable[str]:
         self.seen.documents += 1
         document: Any = json.loads(text)
         taken = document["taken_at"]
         moment = None if taken is None else datetime.fromisoformat(taken).timestamp()
-        yield from self._judge(frozenset(owners_in(document)), self._taken(moment, asked), answered)
+        doubtful = frozenset(
+            (device["resource"], device["device"], holder["namespace"], holder["pod"], holder["container"])
+            for device in document["devices"]
+            for holder in device["holders"]
+            if not holder["confirmed"]
+        )
+        taken = self._taken(moment, asked)
+        yield from self._judge(frozenset(owners_in(document)), taken, answered, doubtful)
 
     def _taken(self, reported: float | None, asked: float) -> float | None:
         """When the kubelet was asked, by this process's clock."""
@@ -177,8 +186,14 @@ class Observer:
             return None
         return min((reported - ahead for ahead in self.ahead), key=lambda moment: abs(asked - moment))
 
-    def _judge(self, owners: frozenset[Owner], taken: float | None, answered: float) -> Iterable[str]:
-        """The wrong and missing owners of a mapping, as messages."""
+    def _judge(
+        self,
+        owners: frozenset[Owner],
+        taken: float | None,
+        answered: float,
+        doubtful: frozenset[tuple[str, ...]],
+    ) -> Iterable[str]:
+        """The wrong and missing owners of a mapping, as messages; `doubtful` are the unconfirmed."""
         self.seen.owners += len(owners)
         if taken is None:
             if self._has_mapping or owners:
@@ -188,6 +203,9 @@ class Observer:
         self._has_mapping = True
         for owner in sorted(owners):
             if self.truth.held(owner, taken, answered):
+                continue
+            if owner[:5] in doubtful and self.truth.may_hold(owner, taken):
+                self.seen.unconfirmed += 1
                 continue
             if self._succeeded(owner, taken, answered):
                 self.seen.late += 1
