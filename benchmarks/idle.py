@@ -69,7 +69,7 @@ async def get(subject: Subject, path: str) -> str:
     """The body of a 200; raises OSError for any other answer, and for none."""
     reader, writer = await asyncio.open_unix_connection(subject.socket)
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: idle\r\nConnection: close\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         head, _, body = (await reader.read(-1)).decode().partition("\r\n\r\n")
     finally:
         writer.close()

@@ -65,7 +65,7 @@ class Client:
 
     async def get(self, path: str, headers: str = "") -> tuple[int, bytes]:
         """Status and body."""
-        self._writer.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n".encode())
+        self._writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
         head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
         length = next(
             int(line.partition(":")[2])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from exporter.history.archive import Archive, HistoryLimits
 from exporter.history.recorder import HistoryRecorder
+from exporter.history.store import foreign_problem
 from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, load_rules, read_id
 from exporter.mapping.holdings import RESTORE_FOR
@@ -219,6 +220,10 @@ def _reader(path: Path | None) -> IdReader:
 def _history(
     settings: ExporterSettings, states: StateStore, clock: Clock, watcher: DirectoryWatcher
 ) -> HistoryRecorder:
+    """The history of --history.path. Raises Fatal for a file that is none."""
+    foreign = "" if settings.history_path is None else foreign_problem(settings.history_path)
+    if foreign:
+        raise Fatal(f"--history.path {settings.history_path}: {foreign}: name a history, or a new file")
     archive = Archive(
         settings.history_path,
         HistoryLimits(settings.history_retention, settings.history_max_bytes),

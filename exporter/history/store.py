@@ -433,6 +433,40 @@ class FileLocked(StoreError):  # noqa: N818 -- usual while one exporter replaces
     """Another process has the file."""
 
 
+_MAGIC: Final = b"SQLite format 3\0"
+_EMPTY_TABLE: Final = b"\x0d\0\0\0\0"
+"""The first page of a database without tables, from byte 100 (https://sqlite.org/fileformat.html)."""
+
+
+def foreign_problem(path: Path) -> str:
+    """Why the file at `path` is not a history, which must stay as it is; "" for a history, even a damaged
+    one, for an empty file, and for none.
+
+    A history has its application id. A damaged file without it is a history where a lock file is beside it.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "it is not a regular file"
+        with path.open("rb") as file:
+            head = file.read(105)
+    except OSError:
+        return ""
+    known = _lock_path(path).exists()
+    if not head or (known and not head.startswith(_MAGIC)):
+        return ""
+    if not head.startswith(_MAGIC):
+        return "it is no database, and so the file of another program"
+    application = int.from_bytes(head[68:72])
+    # A new history, whose tables are still in the write-ahead log, has no application id either.
+    if application == sql.APPLICATION or (application == 0 and (known or head[100:] == _EMPTY_TABLE)):
+        return ""
+    return "it is a database of another program"
+
+
+def _lock_path(path: Path) -> Path:
+    return Path(f"{path}.lock")
+
+
 class HistoryFile:
     """The file `path`, and the lock file beside it."""
 
@@ -443,10 +477,13 @@ class HistoryFile:
 
     def lock(self) -> None:
         """Create the directory and the file if needed, and lock it. Raises StoreError."""
+        foreign = foreign_problem(self.path)
+        if foreign:
+            raise StoreError(f"{foreign}, and is left alone")
         try:
             self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             if self._lock is None:
-                self._lock = _locked(Path(f"{self.path}.lock"))
+                self._lock = _locked(_lock_path(self.path))
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, MODE)
             try:
                 status = os.fstat(descriptor)

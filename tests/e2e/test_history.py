@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,26 @@ async def test_the_next_exporter_waits_for_the_one_before_and_then_goes_on(
         await asyncio.gather(node.delete_pod("first"), node.delete_pod("second"))
         status, text = await owners.get(url, "/metrics")
         assert (status, "devicelens_history_up 1.0" in text) == (200, True)
+
+
+@pytest.mark.parametrize("kind", ["text", "database", "directory"])
+async def test_history_path_of_another_program_ends_the_exporter_and_stays_as_it_is(
+    kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "precious"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "database":
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("CREATE TABLE t (a)")
+    else:
+        path.write_text("precious\n")
+    before = None if path.is_dir() else path.read_bytes()
+    status, _, errors = await owners.devicelens(
+        "exporter", "--history.path", str(path), "--web.listen-address", "127.0.0.1:0"
+    )
+    assert (status, str(path) in errors) == (2 if path.is_dir() else 1, True)
+    if before is not None:
+        assert errors.strip().splitlines()[-1].startswith(f"devicelens: --history.path {path}: it is ")
+        assert path.read_bytes() == before
+    assert [found.name for found in tmp_path.iterdir()] == ["precious"]

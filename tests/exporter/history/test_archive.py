@@ -11,7 +11,7 @@ import pytest
 
 from exporter.history.archive import STEADY_FOR, HistoryLimits
 from exporter.history.coverage import GapReason, PollTimes
-from exporter.history.store import DAMAGED_KEPT, Store
+from exporter.history.store import DAMAGED_KEPT, Store, foreign_problem
 from harness.lives import Life, key
 
 Start = Callable[..., Life]
@@ -148,12 +148,13 @@ def test_damaged_file_is_moved_aside_and_logged(
     live: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "history.db"
-    path.write_bytes(b"SQLite format 3\0" + os.urandom(20_000))
+    Store(path).close()
+    path.write_bytes(path.read_bytes()[:100] + os.urandom(20_000))
     life = live()
     life.look(A)
     (aside,) = tmp_path.glob("history.db.damaged-*")
     assert aside.name == "history.db.damaged-20270115T080000Z"
-    assert aside.stat().st_size == 20_016
+    assert aside.stat().st_size == 20_100
     assert life.devices() == [("gpu-0", False)]
     assert life.ask().kept_in == "file"
     (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -194,11 +195,39 @@ def test_damage_found_later_loses_past_rows_only(live: Start, tmp_path: Path, fo
 
 def test_number_of_damaged_files_is_bounded(live: Start, tmp_path: Path) -> None:
     for number in range(DAMAGED_KEPT + 3):
-        (tmp_path / "history.db").write_bytes(b"SQLite format 3\0" + bytes(5000))
-        os.utime(tmp_path / "history.db", (number, number))
+        path = tmp_path / "history.db"
+        path.unlink(missing_ok=True)
+        Store(path).close()
+        path.write_bytes(path.read_bytes()[:100] + bytes(5000))
+        os.utime(path, (number, number))
         life = live()
         life.archive.close()
     assert len(list(tmp_path.glob("history.db.damaged-*"))) == DAMAGED_KEPT
+
+
+def test_damaged_header_of_a_file_that_was_a_history_is_damage(live: Start, tmp_path: Path) -> None:
+    live().archive.close()
+    (tmp_path / "history.db").write_bytes(os.urandom(5000))
+    life = live()
+    life.look(A)
+    assert life.ask().kept_in == "file"
+    assert len(list(tmp_path.glob("history.db.damaged-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    "content", [b"name,pod\n", b"\0" * 9000, os.urandom(9000), b"SQLite format 3\0" * 99]
+)
+def test_foreign_file_is_left_alone(live: Start, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "history.db"
+    path.write_bytes(content)
+    for _ in range(2):
+        assert foreign_problem(path).startswith("it is ")
+        life = live()
+        life.look(A)
+        assert life.ask().kept_in == "memory"
+        life.archive.close()
+    assert path.read_bytes() == content
+    assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
 
 
 def _file_above(path: Path) -> Callable[[], object]:
