@@ -3,7 +3,7 @@
 `explain` finds the device that an id means and collects the facts; `sentences` writes them in plain English.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -79,6 +79,7 @@ class DeviceFacts:
     is, `elsewhere` other resources with a device of this id, `claimed` the claimed devices of this
     name. `plugin_device` and `plugin` are what its plugin reports. `numa_by_plugin`: the NUMA nodes come from
     the plugin, not from the kubelet. `why_nobody` says why no pod is its holder, "" where one is.
+    `unconfirmed`: the kubelet has not listed a holder since its restart.
     """
 
     subject: Subject
@@ -96,6 +97,7 @@ class DeviceFacts:
     numa_by_plugin: bool = False
     anomalies: tuple[Anomaly, ...] = ()
     why_nobody: str = ""
+    unconfirmed: bool = False
 
     @property
     def parent(self) -> str:
@@ -127,7 +129,8 @@ def explain(state: State, device: str, resource: str = "", *, reader: IdReader) 
         return _parent(parts, state, reader)
     if claimed:
         key = DeviceKey("", claimed[0].key.device)
-        return DeviceFacts(Subject.CLAIMED, key, reader(key.device), claimed=claimed)
+        doubted = _doubted((through.holder for one in claimed for through in one.holders), snapshot)
+        return DeviceFacts(Subject.CLAIMED, key, reader(key.device), claimed=claimed, unconfirmed=doubted)
     like = [found for found in known if device and device.casefold() in found.key.device.casefold()]
     if len(like) > 1:
         behind = {found.parent for found in like}
@@ -175,6 +178,7 @@ def _device(device: Device, state: State, reader: IdReader, claimed: tuple[Claim
         numa_by_plugin=key in snapshot.numa_by_plugin,
         anomalies=concerning(state.anomalies, device),
         why_nobody=_why_nobody(device, state),
+        unconfirmed=_doubted(device.holders, snapshot),
     )
 
 
@@ -188,7 +192,12 @@ def _parent(parts: tuple[Device, ...], state: State, reader: IdReader) -> Device
         health=health_of_parts(parts, state),
         parts=parts,
         anomalies=tuple(dict.fromkeys(a for part in parts for a in concerning(state.anomalies, part))),
+        unconfirmed=_doubted((holder for part in parts for holder in part.holders), state.snapshot),
     )
+
+
+def _doubted(holders: Iterable[Holder], snapshot: Snapshot) -> bool:
+    return any(snapshot.doubt(holder) for holder in holders)
 
 
 def _others(snapshot: Snapshot, kept: Callable[[Device], bool]) -> tuple[Device, ...]:

@@ -22,7 +22,7 @@ class Severity(StrEnum):
     UNKNOWN = "unknown"
     """The health is unknown, or the mapping is stale."""
     WARNING = "warning"
-    """An anomaly other than an unhealthy device."""
+    """A holder that the kubelet has not confirmed, or an anomaly other than an unhealthy device."""
     CRITICAL = "critical"
     """A device is unhealthy."""
 
@@ -57,14 +57,14 @@ _OF_HEALTH: Final = {
 def device_verdict(facts: DeviceFacts, freshness: Freshness) -> Verdict:
     """The verdict on a device, on a physical device behind shares or slices, or on a claimed device."""
     health = facts.health
-    found = [_of(freshness), *(Severity.WARNING for _ in facts.anomalies)]
+    found = [_of(freshness), *(Severity.WARNING for _ in facts.anomalies), _confirmed(facts.unconfirmed)]
     lead = ""
     if health is not None:
         found.append(_OF_HEALTH[health.kind])
         if health.kind == "unhealthy":
             plain = health.words.endswith("unhealthy") or health.words == "no longer offered"
             lead = health.words if plain else "unhealthy"
-    return Verdict(worst(found), _sentence(lead, _held(facts), freshness))
+    return Verdict(worst(found), _sentence(lead, f"{_held(facts)}{_doubt(facts.unconfirmed)}", freshness))
 
 
 def _held(facts: DeviceFacts) -> str:
@@ -78,9 +78,15 @@ def _held(facts: DeviceFacts) -> str:
     return _claimed(facts.claimed)
 
 
-def claim_verdict(claimed: Sequence[ClaimDevice], freshness: Freshness) -> Verdict:
-    """The verdict on the shares of one claimed device. The kubelet does not report its health."""
-    return Verdict(_of(freshness), _sentence("", _claimed(claimed), freshness))
+def claim_verdict(
+    claimed: Sequence[ClaimDevice], freshness: Freshness, *, unconfirmed: bool = False
+) -> Verdict:
+    """The verdict on the shares of one claimed device. The kubelet does not report its health.
+
+    `unconfirmed` as in DeviceFacts.
+    """
+    words = f"{_claimed(claimed)}{_doubt(unconfirmed)}"
+    return Verdict(worst((_of(freshness), _confirmed(unconfirmed))), _sentence("", words, freshness))
 
 
 def _claimed(claimed: Sequence[ClaimDevice]) -> str:
@@ -92,6 +98,14 @@ def _claimed(claimed: Sequence[ClaimDevice]) -> str:
 
 def _pods(number: int) -> str:
     return counted(number, "pod") if number else "no pod"
+
+
+def _confirmed(unconfirmed: bool) -> Severity:  # noqa: FBT001 -- a private helper
+    return Severity.WARNING if unconfirmed else Severity.OK
+
+
+def _doubt(unconfirmed: bool) -> str:  # noqa: FBT001 -- a private helper
+    return ", not confirmed since the kubelet restarted" if unconfirmed else ""
 
 
 def _of(freshness: Freshness) -> Severity:
@@ -114,20 +128,24 @@ def pod_verdict(
     *,
     complete: bool,
     freshness: Freshness,
+    unconfirmed: bool = False,
 ) -> Verdict:
     """The verdict on a pod that holds `devices`, `claimed` devices, and CPUs and memory of its `containers`.
 
-    `complete` as in Snapshot.
+    `complete` as in Snapshot, `unconfirmed` as in DeviceFacts.
     """
     bad = [device for device in devices if complete and not device.allocatable]
-    found = [_of(freshness), *(Severity.WARNING for _ in anomalies)]
+    found = [_of(freshness), *(Severity.WARNING for _ in anomalies), _confirmed(unconfirmed)]
     found += [Severity.CRITICAL] if bad else [Severity.UNKNOWN] if devices and not complete else []
     lead = ""
     if bad:
         some = f"{len(bad)} of its {counted(len(devices), 'device')}"
         lead = f"{'its device' if len(devices) == 1 else some} {'is' if len(bad) == 1 else 'are'} unhealthy"
     return Verdict(
-        worst(found), _sentence(lead, f"it holds {_everything(containers, devices, claimed)}", freshness)
+        worst(found),
+        _sentence(
+            lead, f"it holds {_everything(containers, devices, claimed)}{_doubt(unconfirmed)}", freshness
+        ),
     )
 
 

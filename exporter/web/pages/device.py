@@ -338,7 +338,9 @@ def _similar_claims(claims: tuple[ClaimDevice, ...], name: ClaimName) -> tuple[p
 
 def _claim_verdict(claimed: tuple[ClaimDevice, ...], rows: tuple[HoldingRow, ...], moment: Moment) -> Verdict:
     if claimed:
-        return claim_verdict(claimed, moment.freshness)
+        doubt = moment.state.snapshot.doubt
+        unconfirmed = any(doubt(through.holder) for one in claimed for through in one.holders)
+        return claim_verdict(claimed, moment.freshness, unconfirmed=unconfirmed)
     end = times.ended(rows[0], moment.now)
     last = "" if end is None else f"; last held until {end}"
     if moment.state.taken_at is None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import Anomaly, Device, HeldKey, Holder, PodKey
+from exporter.mapping.model import Anomaly, Device, Doubt, HeldKey, Holder, PodKey
 from exporter.mapping.state import Freshness, Moment
 from exporter.views.query import TEXT_LIMIT, Filters, address, device_link, pod_link
 from exporter.views.wording import AGEING, Text, lasting, listed, reason, spelled, text
@@ -92,6 +92,10 @@ class Frame:
             if since is None
             else stamp(since.at, self.moment.now, exact=since.exact, seconds=self.seconds)
         )
+
+    def doubt(self, holder: Holder) -> Doubt | None:
+        """Why what the holder holds is not confirmed; None if it is."""
+        return self.moment.state.snapshot.doubt(holder)
 
     def workload(self, holder: Holder) -> str:
         """The owner of the holder's pod: `Deployment llama`; "" where unknown, or the pod itself."""

@@ -378,8 +378,12 @@ def pod_page(
     )
     verdict = _gone(known, moment)
     if containers:
-        complete, freshness = state.snapshot.complete, moment.freshness
-        verdict = pod_verdict(containers, devices, claims, concerned, complete=complete, freshness=freshness)
+        verdict = pod_verdict(
+            *(containers, devices, claims, concerned),
+            complete=state.snapshot.complete,
+            freshness=moment.freshness,
+            unconfirmed=any(state.snapshot.doubt(c.holder) for c in containers),
+        )
     return PodPage(
         frame=parts.frame(moment, name, tag=tag, path=pod_link(*pod)),
         pod=pod,

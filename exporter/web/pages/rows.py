@@ -242,10 +242,11 @@ def row_inputs(item: RowItem, moment: Moment) -> tuple[object, ...]:
     holdings = tuple(islice(item.held(), HOLDERS))
     known = tuple(state.pods.get((one.holder.namespace, one.holder.pod)) for one in holdings)
     since = tuple(map(state.since.get, holdings))
+    doubts = tuple(state.snapshot.doubt(one.holder) for one in holdings)
     if isinstance(device, ClaimDevice):
-        return device, known, since, day(moment.now)
+        return device, known, since, doubts, day(moment.now)
     reported = state.advertised.devices.get(device.key)
-    return device, known, since, reported, health(device, state), day(moment.now)
+    return device, known, since, doubts, reported, health(device, state), day(moment.now)
 
 
 def row(item: RowItem, moment: Moment) -> Row:

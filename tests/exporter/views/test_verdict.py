@@ -16,6 +16,7 @@ from exporter.mapping.model import (
     ClaimHolder,
     Container,
     Device,
+    Doubt,
     Holder,
     PinnedMemory,
     Snapshot,
@@ -182,3 +183,19 @@ def test_an_anomaly_of_several_parts_is_one_sentence_that_names_them() -> None:
     assert [s for s in found if s.startswith("Anomaly")] == [
         "Anomaly: unhealthy_held (G::0, G::1): it is held but not allocatable; its plugin says why: XID 79."
     ]
+
+
+def test_a_holder_that_the_kubelet_has_not_listed_since_its_restart_is_a_warning() -> None:
+    doubts = {A[:2]: Doubt("its uid is unknown", 900.0, 1200.0)}
+    words = ", not confirmed since the kubelet restarted."
+    whole, part = device("d", A), device("G::0", A, parent="G")
+    shown = replace(scene.snapshot(whole, part, claims=[CLAIM]), unconfirmed=doubts)
+    state = scene.state(shown, at=1000.0, anomalies=())
+    for name in ("d", "G", "gpu-0"):
+        found = device_verdict(explain(state, name, reader=read_id), FRESH)
+        assert found.severity is Severity.WARNING
+        assert found.sentence.endswith(words)
+    found = claim_verdict([CLAIM], FRESH, unconfirmed=True)
+    assert (found.severity, found.sentence.endswith(words)) == (Severity.WARNING, True)
+    found = pod_verdict([Container(A)], [whole], [], (), complete=True, freshness=FRESH, unconfirmed=True)
+    assert found == Verdict(Severity.WARNING, f"It holds 1 device{words}")

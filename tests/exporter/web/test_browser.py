@@ -13,7 +13,7 @@ from axe_playwright_python.async_playwright import Axe  # type: ignore[import-un
 from playwright.async_api import Browser, Page, Route, expect
 
 from exporter.mapping.holdings import HeldSince
-from exporter.mapping.model import Holder, Snapshot
+from exporter.mapping.model import Doubt, Holder, Snapshot
 from exporter.mapping.state import Failure, State
 from exporter.views.query import device_link, pod_link
 from exporter.views.wording import lasting
@@ -375,6 +375,11 @@ def unchanged(_world: SimpleNamespace) -> None:
     pass
 
 
+def unconfirmed(world: SimpleNamespace) -> None:
+    doubts = {("ml", "llama-0"): Doubt("its uid is unknown", world.now - 9, world.now + 60)}
+    world.publish(replace(world.snapshot, unconfirmed=doubts))
+
+
 SCENES: dict[str, tuple[Callable[[SimpleNamespace], object], str]] = {
     "no findings, sorted": (well, "/?sort=-pod"),
     "many devices by device": (large, "/?per_page=10&group=device"),
@@ -383,6 +388,8 @@ SCENES: dict[str, tuple[Callable[[SimpleNamespace], object], str]] = {
     "unknown": (unknown, "/"),
     "no such address": (unchanged, "/nowhere"),
     "share": (unchanged, "/devices/nvidia.com/gpu.shared/GPU-7%3A%3A0"),
+    "a holder that is not confirmed": (unconfirmed, DEVICE),
+    "holders that are not confirmed": (unconfirmed, "/"),
     "no such device": (unchanged, "/devices/nvidia.com/gpu/GPU-99"),
     "pod with CPUs": (unchanged, "/pods/trading/engine-0"),
     "claim": (unchanged, "/claims/gpu.example.com/pool-a/gpu-0"),

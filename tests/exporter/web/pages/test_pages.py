@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Holder
+from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Doubt, Holder
 from exporter.mapping.state import Failure, State
 from exporter.views.query import device_link, pod_link
 from exporter.web.app import build
@@ -279,6 +279,20 @@ async def test_a_physical_device_has_one_health_and_the_colour_of_the_worst(
     found = await has(client, "/devices/nvidia.com/gpu.shared/GPU-7", *words)
     severities = {"ok", "critical"} & {word for value in found.values("class") for word in value.split()}
     assert ("critical" in severities) == (not all(ok))
+
+
+async def test_a_holder_that_is_not_confirmed_is_marked_on_every_page(
+    client: Client, world: SimpleNamespace
+) -> None:
+    await has(client, "/", "ml / llama-0")
+    pods = (("ml", "llama-0"), ("dra", "shared-1"))
+    doubts = dict.fromkeys(pods, Doubt("its uid is unknown", START - 9, START + 60))
+    world.publish(replace(world.snapshot, unconfirmed=doubts))
+    words = "not confirmed since the kubelet restarted"
+    assert (await has(client, "/", words)).text.count(words) == 3
+    for path in (DEVICE, POD, CLAIM):
+        found = await has(client, path, words, f"{words} at 22:40:54 : List leaves the pod out, and its uid")
+        assert any(value.startswith("answer held warning") for value in found.values("class"))
 
 
 async def test_a_pod_with_a_broken_device_says_so_first_and_in_its_colour(
