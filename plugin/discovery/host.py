@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from weakref import finalize
+
+from plugin.discovery.beneath import open_beneath
 
 MAX_LINKS: Final = 40
 """The kernel's limit: a path with more links is a loop."""
@@ -95,10 +98,24 @@ class HostRoot:
 
     def __init__(self, root: Path) -> None:
         self._root = root if root.is_absolute() else root.absolute()
+        self._is_all = self._root == Path("/")
+        self._descriptor: int | None = None
 
     def here(self, path: str) -> Path:
         """The path of a host path for this process, links not followed."""
         return self._root / path.lstrip("/")
+
+    def open(self, real: str, flags: int) -> int:
+        """A descriptor of a path that `real` returned. A link that is put into it meanwhile is not followed.
+
+        Raises OSError: ELOOP or ENOTDIR for such a link.
+        """
+        if self._is_all:  # nothing is outside
+            return os.open(real or "/", flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if self._descriptor is None:
+            self._descriptor = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            finalize(self, os.close, self._descriptor)
+        return open_beneath(self._descriptor, real, flags)
 
     def links(self) -> "LinkResolver":
         """A resolver of links that reads each link once."""
@@ -111,7 +128,11 @@ class HostRoot:
     def stat(self, path: str) -> os.stat_result:
         """The status of the target of `path`."""
         with _named(path):
-            return os.lstat(self.here(self.real(path)))
+            descriptor = self.open(self.real(path), os.O_PATH)
+            try:
+                return os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
 
     def is_link(self, path: str) -> bool:
         """Whether the last component of `path` is a symbolic link. Raises OSError if it does not exist."""
@@ -131,9 +152,7 @@ class HostRoot:
 
     def entries(self, directory: str) -> Iterator[DirectoryEntry]:
         """The entries of a directory, with the status of their targets."""
-        with _named(directory):
-            scan = os.scandir(self.here(self.real(directory)))
-        with scan as found:
+        with _named(directory), self.directory(self.real(directory)) as found:
             for count, entry in enumerate(found):
                 if count >= MAX_ENTRIES:
                     raise OSError(errno.EFBIG, f"more than {MAX_ENTRIES} entries", directory)
@@ -145,9 +164,19 @@ class HostRoot:
                     status = None
                 yield DirectoryEntry(entry.name, is_link, status)
 
+    @contextmanager
+    def directory(self, real: str) -> Generator[Iterator[os.DirEntry[str]]]:
+        """The entries of a directory whose path `real` returned."""
+        descriptor = self.open(real, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with os.scandir(descriptor) as found:
+                yield found
+        finally:
+            os.close(descriptor)  # not before: an entry's status is read below it
+
     def read(self, path: str) -> str:
         """The text of a small file, stripped; bytes that are not UTF-8 are replaced."""
-        with _named(path), self.here(self.real(path)).open("rb") as file:
+        with _named(path), open(self.open(self.real(path), os.O_RDONLY), "rb") as file:  # noqa: PTH123 -- a descriptor
             return file.read(MAX_FILE_BYTES).decode(errors="replace").strip()
 
     def make(self, path: str, kind: str) -> None:
@@ -157,15 +186,15 @@ class HostRoot:
         make it point anywhere.
         """
         parent, _, name = path.rstrip("/").rpartition("/")
-        with _named(path):
-            place = self.here(self.real(parent or "/")) / name
+        with _named(path), _opened(self, parent or "/", None) as directory:
             try:
                 if kind == "directory":
-                    place.mkdir(mode=0o755)
+                    os.mkdir(name, 0o755, dir_fd=directory)
                 else:
-                    os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o644))
+                    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
+                    os.close(os.open(name, flags, 0o644, dir_fd=directory))
             except FileExistsError:
-                mode = place.lstat().st_mode
+                mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
                 if not (stat.S_ISDIR(mode) if kind == "directory" else stat.S_ISREG(mode)):
                     raise FileExistsError(errno.EEXIST, f"there is something that is not a {kind}") from None
 

@@ -22,16 +22,28 @@ MAX_TEXT: Final = 256
 MAX_JOINED: Final = 4096
 """Characters of an attribute with several names."""
 
-_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+class _Opened:
+    """A descriptor of the directory at a host path, closed with the last reference to it."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
 
 
 class SysfsTree:
     """The host's files during one scan. Links never lead out of the host root."""
 
     def __init__(self, host: HostRoot) -> None:
+        self._host = host
         self._links = host.links()
         self._root = self._links.root
+        self._last: _Opened | None = None
 
     def directory(self, path: str) -> "SysfsDirectory | None":
         """The directory at a host path; None if there is none."""
@@ -40,17 +52,22 @@ class SysfsTree:
         except OSError:
             return None
         try:
-            descriptor = os.open(self._root + real or "/", _OPEN_DIRECTORY)
+            self._opened(real)
         except OSError:
             return None
-        os.close(descriptor)
         return SysfsDirectory(self, real)
+
+    def _opened(self, real: str) -> int:
+        """A descriptor of a directory, until another is opened: the files of one are read in a row."""
+        if self._last is None or self._last.path != real:
+            self._last = _Opened(real, self._host.open(real, os.O_PATH | os.O_DIRECTORY))
+        return self._last.descriptor
 
     def names(self, path: str) -> tuple[str, ...]:
         """The entries of a directory, sorted. Raises OSError if it cannot be read."""
         real = self._links.resolve(path)
         names: list[str] = []
-        with os.scandir(self._root + real or "/") as entries:
+        with self._host.directory(real) as entries:
             for entry in entries:
                 if len(names) >= MAX_ENTRIES:
                     raise OSError(errno.EFBIG, f"more than {MAX_ENTRIES} entries", path)
@@ -75,7 +92,8 @@ class SysfsTree:
         """The first bytes of a file whose path has no links; a link at the path is not followed."""
         try:
             # Not blocking: a FIFO instead of a file must not hang the scan.
-            descriptor = os.open(self._root + real, _OPEN_FILE)
+            parent, _, name = real.rpartition("/")
+            descriptor = os.open(name, _OPEN_FILE, dir_fd=self._opened(parent))
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
         try:
@@ -242,7 +260,7 @@ def _listed(host: HostRoot, path: str) -> tuple[list[str], frozenset[str]]:
     """(directories, other entries) of a directory whose path has no links."""
     directories: list[str] = []
     others: list[str] = []
-    with suppress(OSError), os.scandir(host.here(path)) as entries:
+    with suppress(OSError), host.directory(path) as entries:
         for entry in entries:
             (directories if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
     directories.sort()
