@@ -11,7 +11,7 @@ from typing import IO, Any, Final, TypeVar, cast
 import click
 import msgspec
 
-from exporter.views.schema import Envelope
+from exporter.views.schema import ClaimHolderEntry, Envelope, HolderEntry
 from exporter.views.wording import LOOSELY, parse_time
 from runtime.text import visible
 
@@ -178,3 +178,8 @@ def parse_time_flag(text: str | None, flag: str, now: float) -> float | None:
         return parse_time(text, now)
     except ValueError as error:
         raise click.BadParameter(f"{error}, expected {TIME_FORMATS}", param_hint=flag) from None
+
+
+def unconfirmed(holder: HolderEntry | ClaimHolderEntry | None) -> str:
+    """A mark for a holder that the kubelet has not listed since its restart."""
+    return "" if holder is None or holder.confirmed else ", unconfirmed"

@@ -13,6 +13,7 @@ from exporter.cli.common import (
     exit_if_stale,
     output_flags,
     say,
+    unconfirmed,
     warn_unless_fresh,
 )
 from exporter.cli.completion import complete_device
@@ -126,7 +127,7 @@ def _of_device(entry: DeviceEntry) -> Iterator[tuple[str, str]]:
         since = (
             "" if holder.since is None else f", since {'' if holder.since_exact else 'before '}{holder.since}"
         )
-        yield "holder", f"{holder.namespace}/{holder.pod} {holder.container}{since}"
+        yield "holder", f"{holder.namespace}/{holder.pod} {holder.container}{since}{unconfirmed(holder)}"
         if holder.pod_uid is not None:
             yield "  uid", holder.pod_uid
         if holder.workload is not None:

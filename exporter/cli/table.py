@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TextIO
 
 from rich.cells import cell_len
 
-from exporter.cli.common import OutputFlags
+from exporter.cli.common import OutputFlags, unconfirmed
 from exporter.cli.select import (
     CPU,
     CpusEntry,
@@ -243,7 +243,7 @@ def _node_rows(
 def _device_row(
     device: DeviceEntry, resource: Cell, holder: HolderEntry | None, since: Cell, health: Cell
 ) -> Row:
-    what = (resource, Cell.of_id(device.device), Cell(device_state(device)))
+    what = (resource, Cell.of_id(device.device), Cell(f"{device_state(device)}{unconfirmed(holder)}"))
     parent, numa = Cell.of_id(device.parent or ""), Cell(ranges(device.numa_nodes))
     if holder is None:
         return (*what, NO_CELL, NO_CELL, since, parent, numa, NO_CELL, NO_CELL, NO_CELL, health)
@@ -258,7 +258,7 @@ def _device_row(
 
 def _claim_row(claim: ClaimEntry, holder: ClaimHolderEntry, since: Cell) -> Row:
     return (
-        *(Cell.raw(claim.driver), Cell.of_id(claimed_device(claim)), Cell("held")),
+        *(Cell.raw(claim.driver), Cell.of_id(claimed_device(claim)), Cell(f"held{unconfirmed(holder)}")),
         *(Cell.raw(f"{holder.namespace}/{holder.pod}"), Cell.raw(holder.container), since),
         *(NO_CELL, NO_CELL, Cell.raw(holder.pod_uid or ""), NO_CELL),
         *(Cell.raw(f"{holder.claim_namespace}/{holder.claim}"), NO_CELL),

@@ -4,6 +4,7 @@ Unix times. A kubelet in the test's own process is looked at as it changes, so b
 known to the moment; where it was down meanwhile, an end is known later than it was, which lets more pass.
 """
 
+import math
 import re
 import time
 from collections import defaultdict
@@ -125,6 +126,8 @@ class Truth:
     present: frozenset[Owner] = frozenset()
     spans: dict[Owner, list[Span]] = field(default_factory=lambda: defaultdict(list))
     changes: int = 0
+    listing_since: float = 0.0
+    """Since when List names every pod, as far as was looked; inf while it does not."""
 
     def told(self, _event: str, **_fields: object) -> None:
         """Something happened to the kubelet."""
@@ -155,7 +158,10 @@ class Truth:
             self.spans[owner][-1].end = now
             self.changes += 1
         self.present = present
-        if self.kubelet.lists_all_pods:
+        if not self.kubelet.lists_all_pods:
+            self.listing_since = math.inf
+        else:
+            self.listing_since = now if self.listing_since == math.inf else self.listing_since
             for owner in present:
                 span = self.spans[owner][-1]
                 span.listed = now if span.listed is None else span.listed

@@ -91,6 +91,18 @@ def test_the_table_has_a_row_for_each_holder_and_each_free_device() -> None:
     assert len(table(shown, NamespacedPod("ml", "two"))) == 5, "of a shared device the pod's own row alone"
 
 
+def test_an_unconfirmed_holder_is_marked() -> None:
+    missing = structs.replace(holder("one"), confirmed=False)
+    shown = mapping(
+        device("GPU-1", missing), device("GPU-2", missing, healthy=False), device("GPU-3", holder("two"))
+    )
+    assert [re.split(" {2,}", line)[1:4] for line in table(shown)[1:]] == [
+        ["GPU-1", "held, unconfirmed", "ml/one"],
+        ["GPU-2", "unhealthy, unconfirmed", "ml/one"],
+        ["GPU-3", "held", "ml/two"],
+    ]
+
+
 def test_the_wide_table_has_parent_numa_and_uid() -> None:
     entry = HolderEntry("ml", "one", "main", "uid-1", "2026-10-28T22:31:03.250Z", since_exact=True)
     lines = table(mapping(device("GPU-1::0", entry, parent="GPU-1")), wide=True)

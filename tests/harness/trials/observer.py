@@ -71,6 +71,7 @@ class Observer:
     _returned: float = 0.0
     _has_mapping: bool = False
     _counted: dict[str, float] = field(default_factory=dict[str, float])
+    _reported: dict[tuple[str, ...], float] = field(default_factory=dict[tuple[str, ...], float])
 
     @contextmanager
     def absent(self, *, replaced: bool = True) -> Generator[None]:
@@ -83,7 +84,7 @@ class Observer:
             self._returned = time.time()
             if replaced:
                 self._has_mapping = False
-                self._counted = {}
+                self._counted, self._reported = {}, {}
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:
@@ -226,9 +227,13 @@ class Observer:
 
     def _missing(self, owners: frozenset[Owner], taken: float) -> Iterable[str]:
         reported = {owner[:5] for owner in owners}
+        self._reported |= dict.fromkeys(reported, taken)
         for owner in sorted(self.truth.present):
             begun = self.truth.spans[owner][-1].begin
             unseen = owner[:5] not in reported and (owner.namespace, owner.pod) not in self.excused
+            known = self._reported.get(owner[:5], 0.0) >= begun
+            # It came just before a restart: no List that this exporter has seen names it.
+            unseen = unseen and (known or taken > self.truth.listing_since + CLOCKS)
             if unseen and begun < taken - CLOCKS:
                 self.seen.missing += 1
                 yield f"{owner} is missing from a mapping of {taken:.3f}; it holds it since {begun:.3f}"
