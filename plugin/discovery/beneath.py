@@ -8,7 +8,7 @@ seccomp profile does not have it, each step is opened by itself.
 import ctypes
 import errno
 import os
-from typing import Final
+from typing import Any, Final
 
 _OPENAT2: Final = 437
 """The number of the system call, equal on all architectures."""
@@ -32,7 +32,7 @@ class _Openat2:
 
     def __init__(self) -> None:
         self.missing = False
-        self._hows: dict[int, ctypes._Pointer[_How]] = {}
+        self._hows: dict[int, Any] = {}
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall
         self._syscall.argtypes = (
             *(ctypes.c_long, ctypes.c_long, ctypes.c_char_p),

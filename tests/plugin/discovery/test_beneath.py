@@ -53,6 +53,10 @@ def swap(host: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     return swap_after
 
 
+def _sysfs(host: Path) -> SysfsTree:
+    return SysfsTree(HostRoot(host))
+
+
 READS: list[Callable[[HostRoot], object]] = [
     lambda host: host.read("/a/b/file"),
     lambda host: list(host.entries("/a/b/directory")),
@@ -83,7 +87,7 @@ def test_a_status_is_that_of_the_host(host: Path, swap: Callable[[str], None]) -
 
 
 @pytest.mark.usefixtures("_way")
-@pytest.mark.parametrize("kind", [HostRoot, lambda path: SysfsTree(HostRoot(path))])
+@pytest.mark.parametrize("kind", [HostRoot, _sysfs])
 def test_a_file_that_becomes_a_link_is_not_followed(
     host: Path, swap: Callable[[str], None], kind: Callable[[Path], HostRoot | SysfsTree]
 ) -> None:
