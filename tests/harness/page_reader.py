@@ -26,10 +26,9 @@ class PageReader(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "wbr":  # a place for a line break is no space
-            self._joined = bool(self.words)
-            return
         found = {name: value or "" for name, value in attrs}
+        if found.get("class") == "br":  # a place for a line break is no space
+            self._joined = bool(self.words)
         self.elements.append((tag, found))
         if "data-key" in found:
             self.keys.append((self._open[-1][0], found["data-key"]))

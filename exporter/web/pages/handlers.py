@@ -117,8 +117,11 @@ class RowCache:
 
 
 def wrapped(shown: str) -> Markup:
-    """`shown` as HTML, with places for line breaks after / . and _ (browsers break after - by themselves)."""
-    return Markup(_BREAK.sub(r"\1<wbr>", str(escape(shown))))  # noqa: S704 -- escaped before
+    """`shown` as HTML, with places for line breaks after / . and _ (browsers break after - by themselves).
+
+    The style sheet decides where they take effect, which it cannot for a wbr.
+    """
+    return Markup(_BREAK.sub(r'\1<span class="br"></span>', str(escape(shown))))  # noqa: S704 -- escaped before
 
 
 class Templates:

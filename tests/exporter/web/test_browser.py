@@ -450,6 +450,10 @@ async def test_ids_are_links_to_the_eye_and_words_do_not_break_inside(
             await page.set_viewport_size({"width": width, "height": 800})
             broken = await page.evaluate(_BROKEN_WORDS)
             assert broken == [], (path, width)
+            if width == 1280:  # and where there is room, names stay whole
+                name = page.get_by_text("example.com/camera").last
+                tops = await name.evaluate("one => [...one.getClientRects()].map((box) => box.top)")
+                assert len(set(tops)) == 1, path
 
 
 _BROKEN_WORDS = """() => {
