@@ -23,7 +23,7 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.state import Freshness, State
 from exporter.views.explain import explain, sentences
-from exporter.views.health import health_of_parts
+from exporter.views.health import DeviceHealth, health_of_parts
 from exporter.views.verdict import Severity, Verdict, claim_verdict, device_verdict, pod_verdict, worst
 from harness import scene
 from harness.scene import GPU, device
@@ -199,3 +199,12 @@ def test_a_holder_that_the_kubelet_has_not_listed_since_its_restart_is_a_warning
     assert (found.severity, found.sentence.endswith(words)) == (Severity.WARNING, True)
     found = pod_verdict([Container(A)], [whole], [], (), complete=True, freshness=FRESH, unconfirmed=True)
     assert found == Verdict(Severity.WARNING, f"It holds 1 device{words}")
+
+
+def test_a_device_that_the_kubelet_no_longer_offers_is_critical_and_says_so() -> None:
+    state = scene.state(scene.snapshot(device("d", ok=False)), at=1000.0, anomalies=())
+    facts = replace(
+        explain(state, "d", reader=read_id),
+        health=DeviceHealth("unhealthy", "no longer offered", since=900.0),
+    )
+    assert device_verdict(facts, FRESH) == Verdict(Severity.CRITICAL, "No longer offered; held by no pod.")
