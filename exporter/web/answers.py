@@ -19,7 +19,7 @@ from exporter.mapping.state import Moment
 from exporter.views.query import QueryError
 from exporter.views.wording import rfc3339
 from runtime.exposition import accepts_gzip
-from runtime.http.app import problem
+from runtime.http.app import large_body, problem
 from runtime.text import visible
 
 JSON: Final = "application/json"
@@ -30,6 +30,8 @@ TAKEN_AT: Final = "Devicelens-Taken-At"
 _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 _GZIP_FROM: Final = 1024
 """Bytes from which gzip is worth its time."""
+_LARGE_FROM: Final = 2000
+"""Devices from which making a document would block the event loop for tens of milliseconds."""
 _THREAD_FROM: Final = 256 * 1024
 """Bytes from which compressing would block the event loop for milliseconds."""
 
@@ -137,10 +139,27 @@ async def document_answer(
     """The document as JSON; 304 without making it where the client has the one of `tag`."""
     if is_current(request, tag):
         response = not_modified(tag)
-    else:
+    elif len(moment.state.snapshot.devices) < _LARGE_FROM:
         response = tagged(await negotiated(request, encode(document()), JSON), tag)
+    else:
+        response = await _large_document(request, tag, document)
     if moment.state.taken_at is not None:
         response.headers[TAKEN_AT] = rfc3339(moment.state.taken_at)
+    return response
+
+
+async def _large_document(
+    request: web.Request, tag: str, document: Callable[[], msgspec.Struct]
+) -> web.Response:
+    gzipped = wants_gzip(request)
+
+    def make() -> bytes:
+        body = encode(document())
+        return gzip.compress(body, 1, mtime=0) if gzipped else body
+
+    response = tagged(answer(b"", JSON, gzipped=gzipped), tag)
+    etag = response.headers[hdrs.ETAG]
+    response.body = await large_body(request, etag, response.headers.get(hdrs.CONTENT_ENCODING), make)
     return response
 
 

@@ -64,9 +64,9 @@ def application(*, send_within: float = SEND_WITHIN, budget: int = BUDGET) -> we
     Clients that do not read cost little: their connection is aborted after `send_within` seconds, and a large
     answer is refused (503) while answers of `budget` bytes are being sent.
     """
-    app = web.Application(
-        middlewares=[_outgoing(send_within, AnswerBudget(budget)), _guard], client_max_size=64 * 1024
-    )
+    answers = AnswerBudget(budget)
+    app = web.Application(middlewares=[_outgoing(send_within, answers), _guard], client_max_size=64 * 1024)
+    app[_ANSWERS] = answers
     app.on_response_prepare.append(_add_headers)
     return app
 
@@ -175,6 +175,19 @@ class AnswerBudget:
         self._limit = limit
         self._bodies: dict[Hashable, bytes] = {}
         self._clients: dict[Hashable, int] = {}
+        self._making = asyncio.Lock()
+
+    async def made(self, key: Hashable, make: Callable[[], bytes], is_wanted: Callable[[], bool]) -> bytes:
+        """The body for `key`: the one that is being sent, or made in a thread, one at a time, so that others
+        are answered meanwhile. Raises ConnectionError where no client is left to want it.
+        """
+        async with self._making:
+            shared = self._bodies.get(key)
+            if shared is not None:
+                return shared
+            if not is_wanted():
+                raise ConnectionAbortedError("the client left")
+            return await asyncio.to_thread(make)
 
     @asynccontextmanager
     async def sending(self, key: Hashable, body: bytes) -> AsyncGenerator[bytes | None]:
@@ -185,6 +198,7 @@ class AnswerBudget:
             yield None
             return
         self._bodies[key] = shared
+        del body  # equal bodies of further clients are not kept
         self._clients[key] = self._clients.get(key, 0) + 1
         try:
             yield shared
@@ -192,6 +206,18 @@ class AnswerBudget:
             self._clients[key] -= 1
             if not self._clients[key]:
                 del self._clients[key], self._bodies[key]
+
+
+_ANSWERS: Final = web.AppKey("answers", AnswerBudget)
+
+
+async def large_body(request: web.Request, tag: str, coding: str | None, make: Callable[[], bytes]) -> bytes:
+    """The body of a large answer with the header `ETag: tag`, shared with clients that are being sent it."""
+
+    def is_wanted() -> bool:
+        return request.transport is not None and not request.transport.is_closing()
+
+    return await request.config_dict[_ANSWERS].made((request.path_qs, tag, coding), make, is_wanted)
 
 
 def _outgoing(send_within: float, budget: AnswerBudget) -> Middleware:
@@ -225,11 +251,11 @@ async def _send(
                 return answer
             tag = answer.headers.get(hdrs.ETAG)
             coding = answer.headers.get(hdrs.CONTENT_ENCODING)
-            async with budget.sending((request.path_qs, tag, coding) if tag else id(body), body) as shared:
+            key = (request.path_qs, tag, coding) if tag else id(body)
+            async with budget.sending(key, body) as shared:
+                answer.body = body = None
                 if shared is not None:
                     return await _send_in_pieces(request, answer, shared)
-            # Dropped before the refusal is sent: a client that does not read keeps nothing large.
-            answer.body = body = None
             answer = refusal(request, 503, "too many large answers are being sent", retry_after=5)
             await answer.prepare(request)
             await answer.write_eof()
@@ -246,7 +272,6 @@ async def _send_in_pieces(request: web.Request, answer: web.Response, body: byte
     headers = answer.headers.copy()
     stream = web.StreamResponse(status=answer.status, headers=headers)
     stream.content_length = len(body)
-    answer.body = None
     if answer.keep_alive is False:
         stream.force_close()
     await stream.prepare(request)

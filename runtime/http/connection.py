@@ -196,7 +196,8 @@ class ConnectionTable:
         counts = Counter(connection.address for connection in self._open)
         if address is None:
             address = counts.most_common(1)[0][0]
-        self._full.failed(f"{len(self._open)} open, {counts[address]} of one address")
+        # The same words each time: one line an episode, whatever the clients do.
+        self._full.failed(f"more than {self._most}, or {self._per_address} of one address")
         self._traffic.ended["crowded"] += 1
         connection = next(found for found in self._open if found.address == address)
         self.remove(connection)

@@ -12,9 +12,10 @@ import aiohttp
 import pytest
 
 from harness.certificates import Certificates
+from harness.waiting import until_holds
 from harness.web_clients import GET, LARGE, LIMIT, Served, answer, close, rest, serving
 from runtime.flags import ListenAddress
-from runtime.http.app import CONTENT_SECURITY_POLICY, application, problem
+from runtime.http.app import CONTENT_SECURITY_POLICY, AnswerBudget, application, problem
 from runtime.http.server import serve
 from runtime.process import Fatal
 
@@ -134,6 +135,31 @@ async def test_a_client_that_does_not_read_is_cut_off(path: Path) -> None:
         await _no_handler_is_left()
         assert len(await rest(reader)) < LARGE
         await close(writer)
+
+
+async def test_an_answer_under_way_is_not_made_again() -> None:
+    answers, made = AnswerBudget(1 << 20), list[bytes]()
+
+    def make() -> bytes:
+        made.append(b"x" * 100)
+        return made[-1]
+
+    async def client(*, stays: bool) -> bytes:
+        body = await answers.made("key", make, lambda: stays)
+        async with answers.sending("key", body) as shared:
+            sending.append(shared)
+            await taken.wait()
+            return shared or b""
+
+    taken, sending = asyncio.Event(), list[bytes | None]()
+    clients = [asyncio.create_task(client(stays=True)) for _ in range(8)]
+    await until_holds(lambda: len(sending) == len(clients))
+    taken.set()
+    assert len(set(await asyncio.gather(*clients))) == 1
+    assert len(made) == 1
+    with pytest.raises(ConnectionError):
+        await client(stays=False)
+    assert len(made) == 1
 
 
 async def test_large_answers_have_a_budget_that_equal_ones_share(path: Path) -> None:

@@ -56,6 +56,26 @@ async def test_head_has_the_headers_of_get(client: Client, path: str) -> None:
         assert await head.read() == b""
 
 
+@pytest.mark.parametrize("path", [*MAPPED, "/api/v1/status"])
+async def test_documents_of_many_devices_are_made_in_a_thread_and_are_the_same(
+    client: Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = await client.get(path, headers={"Accept-Encoding": "identity"})
+    expected = await plain.read()
+    monkeypatch.setattr("exporter.web.answers._LARGE_FROM", 0)
+    for encoding in ("identity", "gzip"):
+        answers = [await client.get(path, headers={"Accept-Encoding": encoding}) for _ in range(2)]
+        assert [await one.read() for one in answers] == [expected, expected]
+        assert {_same(one) for one in answers} == {_same(plain)}
+        head = await client.head(path, headers={"Accept-Encoding": encoding})
+        assert head.headers["Content-Length"] == answers[0].headers["Content-Length"]
+    assert (await client.get(path, headers={"If-None-Match": plain.headers["ETag"]})).status == 304
+
+
+def _same(answer: Any) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(_headers(answer).items()))
+
+
 async def test_other_origins_cannot_read_answers(client: Client) -> None:
     for path in JSON:
         answer = await client.get(path, headers={"Origin": "https://elsewhere.example"})
