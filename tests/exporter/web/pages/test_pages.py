@@ -238,7 +238,7 @@ async def test_who_held_it_at_a_time_is_asked_on_a_page_of_a_device(
         fields = [field for tag, field in found.elements if tag == "input"]
         assert {f["name"]: f["value"] for f in fields if f.get("type") == "hidden"} == names
         assert [f["name"] for f in fields if f.get("type") != "hidden"] == ["at"]
-        assert ("/history", "get") in [(f.get("action"), f.get("method")) for tag, f in found.elements]
+        assert ("/history", "get") in [(f.get("action"), f.get("method")) for _, f in found.elements]
     query = f"resource={GPU}&device=GPU-0&at={START - 3600 + 100}"
     await has(client, f"/history?{query}", "Who held what", "there was 1 holding.")
 
