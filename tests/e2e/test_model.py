@@ -21,6 +21,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,18 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from harness import owners
 from harness.processes import Process
 from harness.trials.owners_check import check_history, owner_of, owners_in
-from harness.truth import CLOCKS, Claimed, Known, Owner, Scrape, Truth, claims_of, devices_of, lies
+from harness.truth import (
+    CLOCKS,
+    Claimed,
+    FormerOwners,
+    Known,
+    Owner,
+    Scrape,
+    Truth,
+    claims_of,
+    devices_of,
+    lies,
+)
 from harness.waiting import until, until_holds
 from simulator import Faults, SimulatedKubelet
 from simulator.model import AdmissionError, ClaimDevice, ClaimSpec, ContainerError, ContainerSpec, PodSpec
@@ -198,6 +210,25 @@ class Model:
             await self.complete()
         await restart
 
+    async def churn_restart(self) -> None:
+        """The kubelet restarts, and in those very seconds pods end and others get their devices."""
+        delay = self.order.choice((0.0, 0.3, 0.85, 2.0))
+        node = self.kubelet._node  # pyright: ignore[reportPrivateUsage]
+        node.settings = replace(node.settings, sync_delay=delay)
+        await self.complete()
+        restart = asyncio.create_task(self.kubelet.restart(self.order.choice((0.0, 0.1, 0.5))))
+        await self.complete()
+        await restart
+        await self.complete()
+        # A kubelet admits nobody before it has synced, and no plugin's devices before that registered.
+        what = [self.order.choice((self.add, self.add, self.succeed, self.delete)) for _ in range(4)]
+        await asyncio.gather(*(one() for one in what))
+        await self.kubelet.wait_until(
+            lambda kubelet: all(kubelet.allocatable(name) for name in (GPU, NIC, SHARED)), limit=30.0
+        )
+        for _ in range(4):
+            await self.add()
+
     async def fault(self) -> None:
         """PodResources misbehaves, until something else does or it is over."""
         methods = self.order.choice(METHODS)
@@ -280,6 +311,7 @@ class Model:
     async def watch(self) -> None:
         """Scrape again and again and compare with what was true; until cancelled."""
         timeout = aiohttp.ClientTimeout(total=10)
+        former: tuple[object, FormerOwners] | None = None
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
                 await asyncio.sleep(0.03)
@@ -296,6 +328,9 @@ class Model:
                 self.truth.look()
                 scrape = Scrape(text)
                 self.lies += lies(scrape, self.truth, asked=asked, answered=answered, stale_after=STALE_AFTER)
+                if former is None or former[0] is not counted:
+                    former = counted, FormerOwners(self.truth)
+                self.lies += former[1].named(scrape, asked)
                 self.scrapes += 1
                 self.named += len(scrape.owners())
                 counters = scrape.counters()
@@ -535,3 +570,27 @@ async def test_no_owner_is_ever_wrong(source: str) -> None:
     assert model.named > STEPS // 10
     assert model.truth.changes > STEPS // 10
     assert rows > STEPS // 30
+
+
+def _scraped(model: Model, times: int) -> bool:
+    return model.scrapes >= times
+
+
+async def test_no_owner_is_wrong_while_pods_end_and_come_with_a_restart() -> None:
+    """Nothing but List says who the pods are: the former holder is named until List names another, and is
+    marked; not for a moment longer.
+    """
+    seed = int(SEED) if SEED else 13
+    async with _model(seed, "none") as model:
+        for _ in range(6):
+            await model.add()
+        for _ in range(max(4, STEPS // 20)):
+            model.told.append(f"{time.time():.3f} churn_restart")
+            await model.churn_restart()
+            enough = model.scrapes + 2
+            await until_holds(partial(_scraped, model, enough), "more scrapes")
+            assert not model.lies, model.account()
+        await model.settle()
+    assert not model.lies, model.account()
+    assert model.named
+    assert model.truth.changes > STEPS // 10

@@ -174,10 +174,12 @@ class Truth:
         )
 
     def may_hold(self, owner: Owner, taken: float) -> bool:
-        """Whether it is right to name it as unconfirmed: it held the device before `taken`, and no List
-        before `taken` named another holder that is still there.
+        """Whether it is right to name it as unconfirmed: it held the device before `taken`, and List named no
+        other holder then.
         """
-        return any(span.begin <= taken + CLOCKS for span in self.of(owner)) and not any(
+        if not any(span.begin <= taken + CLOCKS for span in self.of(owner)):
+            return False
+        return self.listing_since >= taken - CLOCKS or not any(
             span.listed is not None
             and span.listed < taken - CLOCKS
             and (span.end is None or span.end >= taken)
@@ -193,10 +195,50 @@ class Truth:
         return [span for one, spans in self.spans.items() if one[:5] == owner[:5] for span in spans]
 
 
+@dataclass
+class FormerOwners:
+    """Finds former owners that an exporter still names after it had a List with another holder.
+
+    An exporter calls List again only when it is done with the answer before: of two more refreshes that were
+    answered, the second began after the first of these scrapes.
+    """
+
+    truth: Truth
+    _first: dict[tuple[Owner, float, float], float] = field(
+        default_factory=dict[tuple[Owner, float, float], float]
+    )
+    """The answers that the exporter had by the first scrape after List named the owner."""
+    _answers: float = 0.0
+
+    def named(self, scrape: "Scrape", asked: float) -> list[str]:
+        """Those that a scrape names; give it one after the other."""
+        listing_since = self.truth.listing_since
+        holders: dict[tuple[str, str], dict[Owner, tuple[Owner, float, float]]] = defaultdict(dict)
+        for owner in self.truth.present:
+            span = self.truth.spans[owner][-1]
+            # A kubelet that restarts names it again later.
+            if span.listed is not None and max(span.listed, listing_since) < asked:
+                holders[owner[:2]][owner] = (owner, span.begin, listing_since)
+        found = [
+            f"{owner} although List names {other}"
+            for owner in sorted(scrape.owners())
+            for other, key in holders[owner[:2]].items()
+            if other[2:4] != owner[2:4] and self._answers >= self._first.get(key, math.inf) + 2
+        ]
+        self._answers = scrape.answers()
+        known = [key for keys in holders.values() for key in keys.values()]
+        self._first = {key: self._first.get(key, self._answers) for key in known}
+        return found
+
+
 _SERIES = re.compile(r"^devicelens_device_owner_info\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
 _UNCONFIRMED = re.compile(r"^devicelens_device_owner_unconfirmed\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _TAKEN = re.compile(r"^devicelens_last_refresh_success_timestamp_seconds (\S+)$", re.MULTILINE)
+_REFRESHES = re.compile(r"^devicelens_refresh_duration_seconds_count (\S+)$", re.MULTILINE)
+_FAILED = re.compile(
+    r'^devicelens_refresh_errors_total\{code="(?!UNSETTLED)\w+",method="List"\} (\S+)$', re.MULTILINE
+)
 _COUNTED = re.compile(r"^(devicelens_(?:allocations|releases)_total\{.*\}) (\S+)$", re.MULTILINE)
 
 
@@ -224,6 +266,12 @@ class Scrape:
         """When the kubelet was asked for what it names."""
         match = _TAKEN.search(self.text)
         return None if match is None else float(match[1])
+
+    def answers(self) -> float:
+        """How many refreshes had a List answer, believed or not."""
+        refreshes = _REFRESHES.search(self.text)
+        assert refreshes is not None, self.text
+        return float(refreshes[1]) - sum(float(found[1]) for found in _FAILED.finditer(self.text))
 
     def counters(self) -> dict[str, float]:
         """Allocations and releases by series."""
