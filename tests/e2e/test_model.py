@@ -99,6 +99,7 @@ class Model:
     url: str = ""
     lies: list[str] = field(default_factory=list[str])
     scrapes: int = 0
+    answers: float = 0.0
     named: int = 0
     counted: dict[str, float] = field(default_factory=dict[str, float])
     held_at_start: dict[str, float] | None = None
@@ -332,6 +333,7 @@ class Model:
                     former = counted, FormerOwners(self.truth)
                 self.lies += former[1].named(scrape, asked)
                 self.scrapes += 1
+                self.answers = scrape.answers()
                 self.named += len(scrape.owners())
                 counters = scrape.counters()
                 self.lies += [
@@ -572,6 +574,10 @@ async def test_no_owner_is_ever_wrong(source: str) -> None:
     assert rows > STEPS // 30
 
 
+def _answered(model: Model, times: float) -> bool:
+    return model.answers >= times
+
+
 def _scraped(model: Model, times: int) -> bool:
     return model.scrapes >= times
 
@@ -587,8 +593,9 @@ async def test_no_owner_is_wrong_while_pods_end_and_come_with_a_restart() -> Non
         for _ in range(max(4, STEPS // 20)):
             model.told.append(f"{time.time():.3f} churn_restart")
             await model.churn_restart()
-            enough = model.scrapes + 2
-            await until_holds(partial(_scraped, model, enough), "more scrapes")
+            # As many as it takes to find a former owner, and scrapes after them.
+            await until_holds(partial(_answered, model, model.answers + 4), "more answers of List")
+            await until_holds(partial(_scraped, model, model.scrapes + 2), "more scrapes")
             assert not model.lies, model.account()
         await model.settle()
     assert not model.lies, model.account()

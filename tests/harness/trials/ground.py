@@ -10,9 +10,7 @@ from harness.trials.churn import GPU, SHARED
 from harness.trials.fault import FULL, SOURCE
 
 STALE_AFTER = 14.0 if FULL else 30.0
-"""Seconds of --stale-after: more than the restart guard waits, which is 10 s without a source of pods. In
-`make test` also more than a fault takes on a slow machine.
-"""
+"""Seconds of --stale-after. In `make test` more than a fault takes on a slow machine."""
 
 CONFIGURATION = f"""\
 version: 1
