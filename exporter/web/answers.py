@@ -30,8 +30,8 @@ TAKEN_AT: Final = "Devicelens-Taken-At"
 _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 _GZIP_FROM: Final = 1024
 """Bytes from which gzip is worth its time."""
-_LARGE_FROM: Final = 2000
-"""Devices from which making a document would block the event loop for tens of milliseconds."""
+LARGE_FROM: Final = 2000
+"""Devices from which making a document or a page would block the event loop for tens of milliseconds."""
 _THREAD_FROM: Final = 256 * 1024
 """Bytes from which compressing would block the event loop for milliseconds."""
 
@@ -139,7 +139,7 @@ async def document_answer(
     """The document as JSON; 304 without making it where the client has the one of `tag`."""
     if is_current(request, tag):
         response = not_modified(tag)
-    elif len(moment.state.snapshot.devices) < _LARGE_FROM:
+    elif len(moment.state.snapshot.devices) < LARGE_FROM:
         response = tagged(await negotiated(request, encode(document()), JSON), tag)
     else:
         response = await _large_document(request, tag, document)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.running import memory
-from harness.flood import UNREAD, WORDS, Flood, fetched, flooded, socket_memory
+from harness.flood import SEARCHES, UNREAD, WORDS, Flood, fetched, flooded, socket_memory
 from harness.processes import Process
 from harness.waiting import until
 from runtime.http.connection import MAX_CONNECTIONS, SEND_BUFFER
@@ -80,3 +80,9 @@ async def test_answers_that_nobody_reads_are_kept_once(addresses: tuple[str, ...
         assert most < MEMORY_LIMIT
         # 67 answers of the API, of 300 bytes for each device, were 160 MiB here.
         assert most - before < 110.0 or FULL
+
+
+async def test_searches_that_are_all_different_delay_nobody(root: Path) -> None:
+    async with _exporter(root, PODS) as (exporter, port), flooded(Flood(port, 200, MANY, SEARCHES)):
+        await _others_are_answered(port)
+        assert memory(exporter.pid, "VmHWM") < MEMORY_LIMIT

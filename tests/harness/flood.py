@@ -16,6 +16,15 @@ WORDS = (
     b"GET /metrics HTTP/1.1\r\nHost: loc",
 )
 """What each kind of client sends; none reads."""
+SEARCHES = tuple(
+    b"".join(
+        f"GET {path}?q={number}-{n} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        for n in range(50)
+        for path in ("/", "/api/v1/devices")
+    )
+    for number in range(200)
+)
+"""Pages and documents that are all different."""
 UNREAD = WORDS[1:4]
 """Those with answers that nobody reads."""
 

@@ -35,7 +35,15 @@ from exporter.views.query import (
     single,
 )
 from exporter.views.wording import counted, lasting, ranges, size, spelled, text, unbroken
-from exporter.web.answers import answer, compressed, is_current, negotiated, not_modified, wants_gzip
+from exporter.web.answers import (
+    LARGE_FROM,
+    answer,
+    compressed,
+    is_current,
+    negotiated,
+    not_modified,
+    wants_gzip,
+)
 from exporter.web.assets import Assets
 from exporter.web.pages.device import ClaimPage, DevicePage, claim_page, device_page
 from exporter.web.pages.history import history_page, read_form
@@ -170,6 +178,8 @@ class Pages:
         self._queries: dict[HistoryQuery, asyncio.Task[HistoryAnswer]] = {}
         self._turns = asyncio.Semaphore(_QUERIES)
         self._renderings = asyncio.Semaphore(_RENDERINGS)
+        self._status_turn = asyncio.Lock()
+        """One status page at a time: rows are cached, and others are answered meanwhile."""
 
     async def status(self, request: web.Request) -> web.Response:
         """`/`: who holds what. 400 for an invalid query."""
@@ -182,7 +192,11 @@ class Pages:
         # Browsers get no ETag, so that a reload has the right ages; only the page's module sends one.
         if is_current(request, tag):
             return not_modified(tag)
-        kept = await self._kept_page(moment, tag, query)
+        async with self._status_turn:
+            transport = request.transport
+            if transport is None or transport.is_closing():
+                raise ConnectionAbortedError("the client left")
+            kept = await self._kept_page(moment, tag, query)
         if wants_gzip(request):
             return answer(kept.gzipped, _HTML, gzipped=True)
         return answer(kept.plain, _HTML)
@@ -195,7 +209,11 @@ class Pages:
         where = address(query)
         kept = self._kept.pop(where, None)
         if kept is None or kept.key != key:
-            kept = _KeptPage(key, self.status_html(moment, tag, query))
+            if len(moment.state.snapshot.devices) < LARGE_FROM:
+                template = self.status_html(moment, tag, query)
+            else:
+                template = await asyncio.to_thread(self.status_html, moment, tag, query)
+            kept = _KeptPage(key, template)
         if kept.second != second:
             plain = filled(kept.template, moment.now)
             kept = _KeptPage(key, kept.template, second, plain, await compressed(plain))

@@ -62,7 +62,7 @@ async def test_documents_of_many_devices_are_made_in_a_thread_and_are_the_same(
 ) -> None:
     plain = await client.get(path, headers={"Accept-Encoding": "identity"})
     expected = await plain.read()
-    monkeypatch.setattr("exporter.web.answers._LARGE_FROM", 0)
+    monkeypatch.setattr("exporter.web.answers.LARGE_FROM", 0)
     for encoding in ("identity", "gzip"):
         answers = [await client.get(path, headers={"Accept-Encoding": encoding}) for _ in range(2)]
         assert [await one.read() for one in answers] == [expected, expected]
