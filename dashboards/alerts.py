@@ -60,6 +60,9 @@ def _anomalies(kind: str, *holder: str) -> str:
         """
 
 
+_NOT_OFFERED: Final = 'devicelens_anomaly_info{kind="no_longer_offered", device=""}'
+"""The kubelet no longer offers any device of a resource, or many. An administrator may have removed them."""
+
 _DEVICES: Final = (
     Alert(
         "DevicelensUnhealthyDeviceHeld",
@@ -108,6 +111,8 @@ _DEVICES: Final = (
         )
         and on (cluster, node, resource)
         (node_resource:devicelens_allocatable_devices:max > 0)
+        unless on (cluster, node, resource)
+        {_NOT_OFFERED}
         """,
         f"{DEVICE} is not healthy",
         f"{DEVICE} on {NODE} is free and not allocatable: the node has one device less to allocate.",
@@ -128,12 +133,33 @@ _DEVICES: Final = (
           and on (cluster, node, resource)
           {_anomalies("unhealthy_held", *_HOLDER).strip()}
         )
+        unless on (cluster, node, resource)
+        ({_NOT_OFFERED} and on (cluster, node, resource) (node_resource:devicelens_allocated_devices:max == 0))
         """,
         f"No device of {RESOURCE} is allocatable on {NODE}",
         f"{NODE} has {{{{ $value }}}} devices of {RESOURCE}, and none of them is allocatable: the plugin is gone or "
         "not registered, or every device failed. Pods that hold one go on; new and restarted ones get none.",
         NODE_RESOURCE,
         lasts="5m",
+        keep="3m",
+    ),
+    Alert(
+        "DevicelensResourceNotOffered",
+        Severity.WARNING,
+        f"""
+        group by (cluster, node, resource) ({_NOT_OFFERED})
+        unless on (cluster, node, resource)
+        (
+          node_resource:devicelens_allocatable_devices:max == 0
+          and on (cluster, node, resource)
+          (node_resource:devicelens_allocated_devices:max > 0)
+        )
+        """,
+        f"The kubelet no longer offers devices of {RESOURCE} on {NODE}",
+        f"The kubelet on {NODE} no longer offers any device of {RESOURCE}, or many of them, and no pod holds them: "
+        "their plugin is gone, was reconfigured, or reports them unhealthy.",
+        NODE_RESOURCE,
+        lasts="10m",
         keep="3m",
     ),
     Alert(

@@ -115,6 +115,7 @@ def _pipeline(settings: ExporterSettings, reader: IdReader, cpu_numa: Mapping[in
         SnapshotBuilder(cpu_numa, reader),
         AnomalyTracker(reader, UnattributedTracker()),
         keep_allocatable=settings.stale_after,
+        forget_after=settings.forget_after,
         node=settings.node_name,
     )
 

@@ -58,6 +58,13 @@ class ExporterSettings(ProcessSettings):
         at_least="poll_interval",
         help="Age at which the mapping is withdrawn from Prometheus.",
     )
+    forget_after: float = setting(
+        "--forget-after",
+        type=DURATION,
+        default="24h",
+        at_least=0.0,
+        help="How long a device that the kubelet no longer offers stays in the mapping; 0s: not at all.",
+    )
     pods_source: str = setting(
         "--pods.source",
         type=click.Choice(("auto", "pods-api", "apiserver", "none")),

@@ -275,12 +275,18 @@ def _cpus_row(entry: CpusEntry) -> Row:
 
 
 def _reason(device: DeviceEntry, node: NodeDocument) -> str:
-    """Why the device is unhealthy: its plugin's reason, or else the kinds of its anomalies."""
+    """Why the device is unhealthy: no longer offered, its plugin's reason, or else its anomalies' kinds."""
+    gone = unix_time(device.no_longer_offered_since)
+    if gone is not None:
+        return f"no longer offered since {clock_time(gone, _now(node))}Z"
     plugin = device.plugin
     if plugin is not None and plugin.health == "Unhealthy":
         return plugin.reason or "its plugin gives no reason"
     kinds = [
-        a.kind for a in node.anomalies if a.resource == device.resource and a.device in {None, device.device}
+        a.kind
+        for a in node.anomalies
+        if a.resource == device.resource
+        and (a.device == device.device or (a.device is None and a.kind != "no_longer_offered"))
     ]
     return ", ".join(dict.fromkeys(kinds))
 

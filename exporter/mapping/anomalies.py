@@ -1,5 +1,5 @@
-"""Anomalies in one snapshot: plugin_gone, unhealthy_held and double_held. Anomalies that depend on time are
-in anomaly_tracker.
+"""Anomalies in one snapshot: plugin_gone, unhealthy_held, double_held and no_longer_offered. Anomalies that
+depend on time are in anomaly_tracker.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -14,6 +14,7 @@ from exporter.mapping.model import (
     Holder,
     PluginReports,
     PodKey,
+    ResourceCounts,
     Snapshot,
 )
 from runtime.text import shortened
@@ -22,6 +23,8 @@ _LISTED: Final = 5
 """Names in a sentence."""
 MAX_FACTS: Final = 64
 """Names in the facts of an anomaly."""
+SEPARATE: Final = 8
+"""Devices of a resource that have an anomaly each when they are no longer offered."""
 
 
 def find(
@@ -44,6 +47,7 @@ def find(
             if counts.allocatable == 0 and counts.allocated > 0 and not advertised.serves(resource):
                 gone.add(resource)
                 found.append(_plugin_gone(resource, snapshot, advertised))
+    found = [one for one in found if one.kind != "no_longer_offered" or one.resource not in gone]
     parts: list[Device] = []
     for device in snapshot.devices:
         holders = device.holders
@@ -60,6 +64,37 @@ def find(
     # One for each device and holder: a device may be held by two pods, and one of its parts by a third.
     first = {order(anomaly): anomaly for anomaly in reversed(found)}
     return tuple([first[key] for key in sorted(first)])
+
+
+def no_longer_offered(devices: Iterable[Device], snapshot: Snapshot) -> Iterator[Anomaly]:
+    """An anomaly for each of `devices`, which are no longer offered. One for the whole resource if it has
+    nothing allocatable, or if more than SEPARATE devices left: its plugin is gone, or was reconfigured.
+    """
+    of_resource: dict[str, list[Device]] = {}
+    for device in devices:
+        of_resource.setdefault(device.key.resource, []).append(device)
+    for resource, found in of_resource.items():
+        counts = snapshot.resources()[resource]
+        separate = counts.allocatable > 0 and len(found) <= SEPARATE
+        for group in [[one] for one in found] if separate else [found]:
+            yield _not_offered(resource, group, counts, separate=separate)
+
+
+def _not_offered(resource: str, devices: list[Device], counts: ResourceCounts, *, separate: bool) -> Anomaly:
+    ids = [device.key.device for device in devices]
+    what, them = "the kubelet no longer offers it", "it"
+    if not separate:
+        number = "any" if counts.allocatable == 0 else str(len(ids))
+        what = f"the kubelet no longer offers {number} of its {counts.known} devices"
+        them = "them"
+    return Anomaly(
+        "no_longer_offered",
+        resource,
+        ids[0] if separate else "",
+        evidence=f"{what}; its plugin is gone, no longer lists {them}, or reports {them} unhealthy",
+        since=min([device.no_longer_offered_since or 0.0 for device in devices]),
+        devices=tuple(ids[:MAX_FACTS]),
+    )
 
 
 def order(anomaly: Anomaly) -> tuple[str, str, str, Holder]:

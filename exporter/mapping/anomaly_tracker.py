@@ -1,17 +1,23 @@
 """Tracks anomalies from refresh to refresh: since when each lasts, and those that a single snapshot does not
-show: devices on several NUMA nodes (numa_split) and devices without a pod (unattributed).
+show: devices on several NUMA nodes (numa_split), devices without a pod (unattributed), and devices that have
+not been offered for some time (no_longer_offered).
 """
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
-from exporter.mapping.anomalies import MAX_FACTS, find, listed
+from exporter.mapping.anomalies import MAX_FACTS, find, listed, no_longer_offered
 from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.model import NO_REPORTS, Anomaly, Device, DeviceKey, Holder, PluginReports, Snapshot
 from exporter.mapping.unattributed import PodsSeen, UnattributedDevice, UnattributedTracker
 from runtime.text import utc
 
+NOT_OFFERED_FOR: Final = 60.0
+"""Seconds after which devices that are no longer offered are an anomaly: plugins register again by then after
+a kubelet restart, or after an update of their own.
+"""
 _Place = tuple[str, int]
 """A resource and a NUMA node."""
 
@@ -153,6 +159,8 @@ class AnomalyTracker:
         self._advertised: PluginReports = NO_REPORTS
         self._splits: tuple[Anomaly, ...] = ()
         self._unattributed: tuple[UnattributedDevice, ...] = ()
+        self._not_offered: tuple[Device, ...] = ()
+        self._due: tuple[Device, ...] = ()
         self._anomalies: tuple[Anomaly, ...] = ()
 
     def advance(
@@ -173,19 +181,32 @@ class AnomalyTracker:
         unattributed = self._unattributed_of.advance(
             held, advertised, released=released, asked=asked, now=now, pods=pods
         )
-        if not changed and advertised is self._advertised and unattributed == self._unattributed:
+        not_offered = self._not_offered_devices(snapshot) if changed else self._not_offered
+        due = tuple([d for d in not_offered if now >= (d.no_longer_offered_since or 0.0) + NOT_OFFERED_FOR])
+        timed = unattributed, due
+        if not changed and advertised is self._advertised and timed == (self._unattributed, self._due):
             return self._anomalies
         if changed:
             self._splits = self._splits_of.advance(snapshot, released)
         self._snapshot, self._held = snapshot, held
         self._advertised, self._unattributed = advertised, unattributed
-        further = (*self._splits, *map(_unattributed, unattributed))
+        self._not_offered, self._due = not_offered, due
+        further = (*self._splits, *map(_unattributed, unattributed), *no_longer_offered(due, snapshot))
         found = find(snapshot, advertised, reader=self._reader, further=further)
         self._since = {name: self._since.get(name, now) for name in map(_name, found)}
-        dated = tuple(replace(anomaly, since=self._since[_name(anomaly)]) for anomaly in found)
+        dated = tuple(
+            replace(one, since=self._since[_name(one)]) if one.since is None else one for one in found
+        )
         if dated != self._anomalies:
             self._anomalies = dated
         return self._anomalies
+
+    def _not_offered_devices(self, snapshot: Snapshot) -> tuple[Device, ...]:
+        changed = None if self._snapshot is None else snapshot.changed_since(self._snapshot)
+        pairs = changed or ()
+        if changed is not None and all(one.no_longer_offered_since is None for pair in pairs for one in pair):
+            return self._not_offered
+        return tuple([one for one in snapshot.devices if one.no_longer_offered_since is not None])
 
     def _held_devices(self, snapshot: Snapshot) -> frozenset[DeviceKey]:
         changed = None if self._snapshot is None else snapshot.changed_since(self._snapshot)

@@ -35,11 +35,14 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device that is allocatable, held, or reported by its plugin.
+    """One device that is allocatable, held, reported by its plugin, or no longer offered.
 
     `parent` is the physical device behind a replica or a slice, "" for a whole device. `numa_nodes` is
     sorted, empty if unknown. `allocatable`: the kubelet counts the device as allocatable, whether it is held
     or free. `holders` is sorted, empty for a free device.
+
+    `no_longer_offered_since` is None unless no answer names the device any more (device_memory): the unix
+    time from which the kubelet has not offered it.
     """
 
     key: DeviceKey
@@ -47,6 +50,7 @@ class Device:
     numa_nodes: tuple[int, ...] = ()
     allocatable: bool = True
     holders: tuple[Holder, ...] = ()
+    no_longer_offered_since: float | None = None
 
 
 class ClaimDeviceKey(NamedTuple):

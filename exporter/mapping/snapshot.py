@@ -10,13 +10,15 @@ of the kubelet:
 - entries with the same pod and container name belong to one holder.
 
 Plugin reports add devices that the kubelet does not name, as not allocatable, and the NUMA nodes and parents
-that neither the kubelet nor the id gives.
+that neither the kubelet nor the id gives. Remembered devices (device_memory) that no answer names are added
+as no longer offered.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from exporter.mapping.device_ids import IdReader, read_id
+from exporter.mapping.device_memory import RememberedDevice
 from exporter.mapping.listing import ListedPods, Nodes, PodPart, nodes_of
 from exporter.mapping.model import (
     AdvertisedDevice,
@@ -35,6 +37,7 @@ from kubelet.pb.podresources.v1 import api_pb2
 
 _Offer = frozenset[tuple[str, Nodes, frozenset[str]]]
 _Advertised = Mapping[DeviceKey, AdvertisedDevice]
+_Remembered = Mapping[DeviceKey, RememberedDevice]
 
 
 def build(
@@ -159,6 +162,7 @@ class _Built:
     allocatable: api_pb2.AllocatableResourcesResponse | None
     offer: _Offer | None
     advertised: _Advertised | None
+    remembered: _Remembered | None
     numa: Mapping[DeviceKey, Nodes]
     offered: frozenset[DeviceKey]
     positions: Mapping[DeviceKey, int]
@@ -182,12 +186,13 @@ class SnapshotBuilder:
         *,
         pod_uids: Mapping[PodKey, str] | None = None,
         advertised: _Advertised | None = None,
+        remembered: _Remembered | None = None,
     ) -> Snapshot:
         """Build the snapshot of one List and one GetAllocatableResources answer.
 
         `allocatable` None: the kubelet does not serve GetAllocatableResources. Every held device then counts
-        as allocatable, and the snapshot is not `complete`. `pod_uids` are the known uids, `advertised` the
-        devices of plugin reports.
+        as allocatable, `remembered` devices are left out, and the snapshot is not `complete`. `pod_uids` are
+        the known uids, `advertised` the devices of plugin reports.
         """
         uids = {key: (pod_uids or {}).get(key, "") for key in listed.names()}
         last = self._last
@@ -196,6 +201,7 @@ class SnapshotBuilder:
             and listed is last.listed
             and allocatable is last.allocatable
             and advertised is last.advertised
+            and remembered is last.remembered
             and uids == last.uids
         ):
             return last.snapshot
@@ -203,15 +209,16 @@ class SnapshotBuilder:
         if last is None or listed.parts is None or last.listed.parts is None:
             # A second snapshot of a large answer would take too much memory.
             self._last = last = None
-        elif offer == last.offer and advertised is last.advertised:
+        elif offer == last.offer and advertised is last.advertised and remembered is last.remembered:
             snapshot = self._updated(last, last.listed.parts, listed.parts, uids)
             if snapshot is not None:
                 self._last = _Built(
-                    *(snapshot, listed, uids, allocatable, offer, advertised),
+                    *(snapshot, listed, uids, allocatable, offer, advertised, remembered),
                     *(last.numa, last.offered, last.positions),
                 )
                 return snapshot
-        self._last = self._built(listed, allocatable, uids, offer=offer, advertised=advertised, last=last)
+        sources = advertised, remembered
+        self._last = self._built(listed, allocatable, uids, offer=offer, sources=sources, last=last)
         return self._last.snapshot
 
     def _built(
@@ -221,10 +228,11 @@ class SnapshotBuilder:
         uids: Mapping[PodKey, str],
         *,
         offer: _Offer | None,
-        advertised: _Advertised | None,
+        sources: tuple[_Advertised | None, _Remembered | None],
         last: _Built | None,
     ) -> _Built:
         """Build the whole snapshot; devices that equal those of `last` are taken from there."""
+        advertised, remembered = sources
         numa = _allocatable_nodes(allocatable)
         offered = frozenset(numa)
         held = _Holdings(offered, numa)
@@ -248,6 +256,13 @@ class SnapshotBuilder:
             )
             for key in sorted(offered | held.holders.keys() | reported.keys())
         ]
+        if remembered and allocatable is not None:
+            devices += [
+                Device(key, one.parent, one.numa_nodes, allocatable=False, no_longer_offered_since=one.since)
+                for key, one in remembered.items()
+                if not (key in offered or key in held.holders or key in reported)
+            ]
+            devices.sort(key=_key)
         claims = held.claims()
         if last is not None:
             old, positions = last.snapshot.devices, last.positions
@@ -270,7 +285,10 @@ class SnapshotBuilder:
             numa_by_plugin=frozenset(by_plugin),
         )
         indexes = {} if listed.parts is None else {device.key: i for i, device in enumerate(devices)}
-        return _Built(snapshot, listed, uids, allocatable, offer, advertised, numa, offered, indexes)
+        return _Built(
+            *(snapshot, listed, uids, allocatable, offer, advertised, remembered),
+            *(numa, offered, indexes),
+        )
 
     def _updated(
         self,
@@ -352,6 +370,10 @@ def _offer(allocatable: api_pb2.AllocatableResourcesResponse | None) -> _Offer |
             for entry in allocatable.devices
         ]
     )
+
+
+def _key(device: Device) -> DeviceKey:
+    return device.key
 
 
 def _device_keys(part: PodPart) -> list[DeviceKey]:

@@ -61,8 +61,8 @@ def _heads() -> tuple[Metric, ...]:
     return (
         GaugeMetricFamily(
             "devicelens_device_info",
-            "A device that is allocatable, held, or known from its plugin (1); parent is the physical device "
-            "behind a share or slice. [STABLE]",
+            "A device that is allocatable, held, known from its plugin, or no longer offered (1); parent is "
+            "the physical device behind a share or slice. [STABLE]",
         ),
         GaugeMetricFamily(
             "devicelens_device_owner_info",
@@ -70,8 +70,8 @@ def _heads() -> tuple[Metric, ...]:
         ),
         GaugeMetricFamily(
             "devicelens_device_healthy",
-            "Whether the kubelet counts the device as allocatable: 1, or 0 when it is held, or known from "
-            "its plugin, but not allocatable. [STABLE]",
+            "Whether the kubelet counts the device as allocatable: 1, or 0 when it is held, known from its "
+            "plugin, or no longer offered, but not allocatable. [STABLE]",
         ),
         GaugeMetricFamily(
             "devicelens_device_held_since_timestamp_seconds",

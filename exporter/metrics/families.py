@@ -210,7 +210,8 @@ def resource_series_dropped(state: State, node: str, plan: SeriesPlan) -> Metric
 OF_RESOURCES: Final[tuple[Family, ...]] = (
     _resource_gauge(
         "devicelens_resource_devices",
-        "Devices of the resource that are known: allocatable, held, or reported by their plugin. [STABLE]",
+        "Devices of the resource that are known: allocatable, held, reported by their plugin, or no longer "
+        "offered. [STABLE]",
         lambda counts: counts.known,
     ),
     _resource_gauge(

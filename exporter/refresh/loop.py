@@ -245,10 +245,11 @@ class Refresher:
         self._failing.recovered()
         self._stale.recovered()
         state = self._states.state
-        for note in raw.notes:
+        for note in (*raw.notes, *update.notes):
             if note not in state.notes:
                 _log.warn(note)
-        self._notes = (*raw.notes, *self._check_allocatable(raw, update), *self._check_pods(update.snapshot))
+        problems = self._check_allocatable(raw, update)
+        self._notes = (*raw.notes, *update.notes, *problems, *self._check_pods(update.snapshot))
         state = _with_update(state, update, asked_at)
         self._publish(replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version), update)
 

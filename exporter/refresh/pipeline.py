@@ -1,8 +1,9 @@
 """Turns the kubelet's answers into updates of the state.
 
 `SnapshotPipeline.process` runs these steps, each a pure module of exporter.mapping: decode the List
-(listing), identify its pods (identity), build the snapshot (snapshot), carry over what a List after a restart
-leaves out (restart_guard, carried), find anomalies (anomaly_tracker) and date the holdings (holdings).
+(listing), identify its pods (identity), build the snapshot (snapshot, device_memory), carry over what a List
+after a restart leaves out (restart_guard, carried), find anomalies (anomaly_tracker) and date the holdings
+(holdings).
 """
 
 import re
@@ -17,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.carried import carry_over
+from exporter.mapping.device_memory import FORGET_AFTER, DeviceMemory
 from exporter.mapping.holdings import HeldSince, Holding, HoldingChanges, HoldingTracker, OpenHoldings
 from exporter.mapping.identity import (
     NEVER,
@@ -41,7 +43,8 @@ class Update:
     """The content of a good answer. `changes` is None if the holdings are those of the answer before.
 
     `pods` are the identities of holders with a proven uid. `advertised` are the plugin reports used.
-    `allocatable_error`: GetAllocatableResources failed, and the allocatable devices are older.
+    `allocatable_error`: GetAllocatableResources failed, and the allocatable devices are older. `notes` say
+    what the snapshot leaves out.
     """
 
     snapshot: Snapshot
@@ -51,6 +54,7 @@ class Update:
     pods: Mapping[PodKey, PodIdentity]
     advertised: PluginReports
     allocatable_error: KubeletError | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +86,18 @@ class SnapshotPipeline:
         anomalies: AnomalyTracker | None = None,
         *,
         keep_allocatable: float,
+        forget_after: float = FORGET_AFTER,
         node: str = "",
     ) -> None:
         """`keep_allocatable`: seconds for which the last answer of GetAllocatableResources is used while the
-        method fails. `node` is this node's name.
+        method fails; `forget_after`: for which a device that is no longer offered stays. `node` is this
+        node's name.
         """
         self._node = node
         self._keep_allocatable = keep_allocatable
         self._list_reader = ListReader()
         self._builder = builder or SnapshotBuilder()
+        self._memory = self._next_memory = DeviceMemory(forget_after)
         self._anomalies = anomalies or AnomalyTracker()
         self._holdings = HoldingTracker()
         self._recorded: OpenHoldings | None = None
@@ -127,7 +134,13 @@ class SnapshotPipeline:
         """
         self._asked, self._offset = now - (poll.answered - poll.asked), now - poll.answered
         last, update = self._last, self._update
-        if last is not None and update is not None and self._unchanged(raw, view, advertised, last):
+        forgets = self._memory.expired(poll.answered)
+        if (
+            last is not None
+            and update is not None
+            and not forgets
+            and self._unchanged(raw, view, advertised, last)
+        ):
             self._poll = poll
             if raw.asked_allocatable:
                 self._allocatable_at = poll.answered
@@ -256,13 +269,23 @@ class SnapshotPipeline:
             if doubtful:
                 pods = {key: identity for key, identity in pods.items() if key not in doubtful}
                 snapshot = self._built(answer, pods)
+        at = answer.poll.answered
+        memory = self._memory.after(snapshot, now=at + self._offset, at=at)
+        if memory.devices is not self._memory.devices:
+            snapshot = self._built(answer, pods, memory)
+        self._next_memory = memory
         holding = {found.holder[:2] for found in snapshot.containers}
         return snapshot, MappingProxyType({key: pods[key] for key in sorted(holding & pods.keys())})
 
-    def _built(self, answer: _Answer, pods: Mapping[PodKey, PodIdentity]) -> Snapshot:
-        uids = {key: identity.uid for key, identity in pods.items()}
+    def _built(
+        self, answer: _Answer, pods: Mapping[PodKey, PodIdentity], memory: DeviceMemory | None = None
+    ) -> Snapshot:
         return self._builder.build(
-            answer.listed, answer.offered, pod_uids=uids, advertised=answer.advertised.devices
+            answer.listed,
+            answer.offered,
+            pod_uids={key: identity.uid for key, identity in pods.items()},
+            advertised=answer.advertised.devices,
+            remembered=(memory or self._memory).devices,
         )
 
     def _anomalies_of(self, snapshot: Snapshot, answer: _Answer, now: float) -> tuple[Anomaly, ...]:
@@ -281,13 +304,14 @@ class SnapshotPipeline:
             snapshot = before.snapshot
         if before is not None and pods == before.pods:
             pods = before.pods
+        self._memory = self._next_memory.built(snapshot)
         anomalies = self._anomalies_of(snapshot, answer, now)
         # The tracker of holdings comes last: what fails before it leaves every step as it was.
         unchanged = before is not None and snapshot is before.snapshot
         changes = None if unchanged else self._holdings.advance(snapshot, now)
         self._update = Update(
             *(snapshot, self._holdings.since, changes, anomalies, pods),
-            *(answer.advertised, answer.error),
+            *(answer.advertised, answer.error, self._memory.notes),
         )
         if answer.raw.asked_allocatable and answer.error is None:
             self._allocatable_at = answer.poll.answered

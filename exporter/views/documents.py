@@ -227,6 +227,7 @@ def device_entry(device: Device, state: State) -> schema.DeviceEntry:
             for h in device.holders
         ),
         plugin=_plugin(device.key, state.advertised),
+        no_longer_offered_since=_time(device.no_longer_offered_since),
     )
 
 

@@ -23,7 +23,7 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.names import most_similar
 from exporter.mapping.state import Freshness, State
-from exporter.views.health import DeviceHealth, concerning, health, health_of_parts
+from exporter.views.health import NOT_OFFERED, DeviceHealth, concerning, health, health_of_parts
 from runtime.text import shortened, utc, visible
 
 NO_PLUGIN: Final = "No --plugin.url is set: health reasons and attributes of devices are unknown."
@@ -223,7 +223,7 @@ def _unknown(asked: str, resource: str, known: list[Device], state: State, reade
         words.append(f"the most similar ids are {', '.join(_cut(key.device) for key in nearest)}")
     if not state.advertised.reports:
         words.append(
-            "a device that is neither allocatable nor held is known only where its plugin is queried "
+            "a device that was neither allocatable nor held before is known only where its plugin is queried "
             "(--plugin.url)"
         )
     return UnknownDevice("; ".join(words), nearest)
@@ -392,6 +392,11 @@ def _allocatable(facts: DeviceFacts) -> Iterator[str]:
         yield "This kubelet does not report whether it is allocatable."
     elif health.kind == "healthy":
         yield "It is allocatable: its plugin is registered with the kubelet and reports it healthy."
+    elif health.words == NOT_OFFERED and health.since is not None:
+        yield (
+            f"The kubelet has not offered this device since {utc(health.since)}: its plugin is gone, no "
+            "longer lists it, or reports it unhealthy."
+        )
     elif plugin is not None and not plugin.report.answers:
         yield f"{not_so}, and its plugin does not answer: {health.reason}."
     elif health.words == "unhealthy":

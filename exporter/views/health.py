@@ -9,6 +9,9 @@ from exporter.mapping.model import Anomaly, Device
 from exporter.mapping.state import State
 from runtime.text import shortened, visible
 
+NOT_OFFERED: Final = "no longer offered"
+"""The words for a device that no answer names any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
@@ -30,6 +33,9 @@ def health(device: Device, state: State) -> DeviceHealth:
     since = None if reported is None else reported.since
     if not state.snapshot.complete:
         return DeviceHealth("unknown", "unknown", source="this kubelet does not report allocatable devices")
+    if device.no_longer_offered_since is not None:
+        since = device.no_longer_offered_since
+        return DeviceHealth("unhealthy", NOT_OFFERED, since=since, source="the kubelet no longer names it")
     if device.allocatable:
         return DeviceHealth("healthy", "healthy", since=since, source="the kubelet offers it")
     source = "" if plugin is None else plugin.report.source
@@ -85,7 +91,7 @@ def concerning(anomalies: Iterable[Anomaly], device: Device) -> tuple[Anomaly, .
         if anomaly.resource in {key.resource, ""}
         and (
             anomaly.device == key.device
-            or (not anomaly.device and anomaly.holder is None)
+            or (not anomaly.device and anomaly.holder is None and anomaly.kind != "no_longer_offered")
             or (key.device in anomaly.devices and anomaly.holder in {None, *device.holders})
         )
     )

@@ -40,7 +40,10 @@ FreshnessWord = Annotated[
     one_of("fresh", "ageing", "stale", "unknown"),
 ]
 HealthWord = Annotated[str, one_of("Healthy", "Unhealthy")]
-KINDS = ("double_held", "numa_split", "plugin_gone", "stale", "unattributed", "unhealthy_held")
+KINDS = (
+    *("double_held", "no_longer_offered", "numa_split", "plugin_gone", "stale", "unattributed"),
+    "unhealthy_held",
+)
 """The kinds of anomaly of exporter.mapping.anomalies, and `stale` for a mapping that is too old."""
 KindWord = Annotated[str, one_of(*KINDS)]
 
@@ -108,8 +111,9 @@ class PluginEntry(Struct, frozen=True):
 
 
 class DeviceEntry(Struct, frozen=True):
-    """A device that is allocatable, held, or reported by its plugin. `plugin` is null where no plugin reports
-    it.
+    """A device that is allocatable, held, reported by its plugin, or no longer offered. `plugin` is null
+    where no plugin reports it. `no_longer_offered_since` is null unless the kubelet offered the device or a
+    pod held it once, and no answer names it any more.
     """
 
     resource: str
@@ -119,6 +123,7 @@ class DeviceEntry(Struct, frozen=True):
     healthy: bool | None
     holders: tuple[HolderEntry, ...]
     plugin: PluginEntry | None = None
+    no_longer_offered_since: Time | None = None
 
 
 class DevicesDocument(Envelope, frozen=True, kw_only=True):

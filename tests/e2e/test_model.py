@@ -360,12 +360,24 @@ class Model:
         known, claims = devices_of(listed, allocatable), claims_of(listed)
         status, text = await owners.get(self.url, "/-/ready")
         assert status == 200, text
+        known |= await self.no_longer_offered(known)
         await self.metrics_tell(wanted, known, claims)
         await self.api_tells(wanted, known, claims)
         await check_history(self.url, wanted, time.time())
         self.truth.look()
         assert changes == self.truth.changes, "it had not settled"
         return True
+
+    async def no_longer_offered(self, known: dict[tuple[str, str], Known]) -> dict[tuple[str, str], Known]:
+        """The devices that the exporter remembers: none that the kubelet names, and none with a holder."""
+        devices = (await owners.get_json(self.url, "/api/v1/devices"))["devices"]
+        gone = {
+            (one["resource"], one["device"]): Known(one["parent"] or "", tuple(one["numa_nodes"]), False)
+            for one in devices
+            if one["no_longer_offered_since"] is not None and not one["holders"]
+        }
+        assert not gone.keys() & known.keys()
+        return gone
 
     async def metrics_tell(
         self, wanted: frozenset[Owner], known: dict[tuple[str, str], Known], claims: frozenset[Claimed]

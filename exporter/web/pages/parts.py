@@ -11,6 +11,7 @@ from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Anomaly, Device, Doubt, HeldKey, Holder, PodKey
 from exporter.mapping.state import Freshness, Moment
+from exporter.views.health import NOT_OFFERED
 from exporter.views.query import TEXT_LIMIT, Filters, address, device_link, pod_link
 from exporter.views.wording import AGEING, Text, lasting, listed, reason, spelled, text
 from exporter.web.pages.times import NOW, Stamp, optional, stamp
@@ -32,6 +33,7 @@ _KINDS: Final = {
     "double_held": "held twice",
     "unattributed": "held by no pod",
     "numa_split": "split across NUMA nodes",
+    "no_longer_offered": NOT_OFFERED,
 }
 
 Natural = tuple[tuple[int, str], ...]
@@ -244,7 +246,9 @@ def workload(pods: Mapping[PodKey, PodIdentity], holder: Holder) -> str:
 
 
 def device_state(device: Device, *, complete: bool) -> str:
-    """held, free, unhealthy, or UNHEALTHY_HELD; `complete` as in Snapshot."""
+    """held, free, unhealthy, UNHEALTHY_HELD, or NOT_OFFERED; `complete` as in Snapshot."""
+    if device.no_longer_offered_since is not None and not device.holders:
+        return NOT_OFFERED
     if complete and not device.allocatable:
         return UNHEALTHY_HELD if device.holders else "unhealthy"
     return "held" if device.holders else "free"

@@ -8,7 +8,7 @@ from typing import Final
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.model import AdvertisedDevice, ClaimDevice, Device, Holder, PodKey
 from exporter.mapping.state import Moment, State
-from exporter.views.health import health
+from exporter.views.health import NOT_OFFERED, health
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import RowGroup, Sort, SortColumn, claim_link, device_link
 from exporter.views.wording import Text, spelled, text
@@ -65,7 +65,7 @@ class RowItem:
         return self.item.key[0]
 
     def state(self, *, complete: bool) -> str:
-        """held, free, unhealthy, or UNHEALTHY_HELD; `complete` as in Snapshot."""
+        """held, free, unhealthy, UNHEALTHY_HELD, or NOT_OFFERED; `complete` as in Snapshot."""
         item = self.item
         if isinstance(item, Device):
             return device_state(item, complete=complete)
@@ -114,7 +114,7 @@ def _order(row: RowItem) -> tuple[str, Natural, Natural]:
 def _sort_keys(state: State) -> Mapping[SortColumn, Callable[[RowItem], SortKey]]:
     """The sort key of each column; () for a row without a value."""
     complete = state.snapshot.complete
-    ranks = {UNHEALTHY_HELD: 0, "unhealthy": 1, "held": 2, "free": 3}
+    ranks = {UNHEALTHY_HELD: 0, "unhealthy": 1, NOT_OFFERED: 1, "held": 2, "free": 3}
     return {
         SortColumn.DEVICE: lambda row: (*_order(row)[1:], row.resource),
         SortColumn.RESOURCE: lambda row: (row.resource,),

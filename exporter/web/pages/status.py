@@ -7,6 +7,7 @@ from typing import Final
 
 from exporter.mapping.model import ClaimDevice, Container, Device, ResourceCounts, Snapshot
 from exporter.mapping.state import Freshness, Moment, State
+from exporter.views.health import NOT_OFFERED
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import (
     TEXT_LIMIT,
@@ -279,7 +280,7 @@ def group_header(cluster: Cluster, state: State) -> GroupHeader | None:
         held=states["held"] + states[UNHEALTHY_HELD],
         held_unhealthy=states[UNHEALTHY_HELD],
         free=states["free"],
-        unavailable=states["unhealthy"],
+        unavailable=states["unhealthy"] + states[NOT_OFFERED],
     )
     return GroupHeader(
         *(key, kind, text(name), f"{counts}: {by_state}", cluster.continued),

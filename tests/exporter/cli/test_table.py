@@ -113,6 +113,18 @@ def test_the_wide_table_has_parent_numa_and_uid() -> None:
     assert lines[1].split()[5:] == ["2026-10-28T22:31:03.250Z", "(10", "min)", "GPU-1", "0", "uid-1"]
 
 
+def test_the_reason_of_a_device_that_is_no_longer_offered() -> None:
+    at = "2026-10-28T22:31:03.250Z"
+    gone = structs.replace(device("GPU-1", healthy=False), no_longer_offered_since=at)
+    (node,) = mapping(gone, device("GPU-2", healthy=False)).nodes
+    anomaly = AnomalyEntry("no_longer_offered", "nvidia.com/gpu", None, None, "…")
+    node = structs.replace(node, anomalies=(anomaly,))
+    first, second = table(MappingAnswer((node,), "x", fleet=False), wide=True)[1:]
+    assert "unhealthy" in first
+    assert first.endswith("no longer offered since 22:31:03Z")
+    assert "no_longer_offered" not in second, "it is an anomaly of other devices"
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_very_long_id_is_shortened_in_the_middle_and_whole_in_json(*, wide: bool) -> None:
     shown = mapping(

@@ -255,7 +255,7 @@ async def test_notes_last_as_long_as_their_reason_and_new_ones_are_logged(
 ) -> None:
     class Notes:
         def notes(self, state: State) -> tuple[str, ...]:
-            return ("too many",) if len(state.snapshot.devices) > 2 else ()
+            return ("too many",) if sum(one.allocatable for one in state.snapshot.devices) > 2 else ()
 
     async with running(Kubelet(notes=("it is old",)), notes=Notes()) as loop:
         noted = [loop.state.notes]

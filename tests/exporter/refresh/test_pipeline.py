@@ -53,7 +53,7 @@ def test_list_after_a_restart_is_believed_and_what_it_leaves_out_is_kept_for_a_w
     assert {pod for _, pod in empty.snapshot.unconfirmed} == {"p", "q", "static-node-1"}
     # p is another pod by now, without devices; r holds the device of q.
     update = _process(pipeline, 102.0, _raw(("agent", ""), ("p", ""), ("r", "b"), STATIC), restarted_at=101.0)
-    assert _owners(update) == {"a": [], "b": ["r"], "s": ["static-node-1"]}
+    assert _owners(update) == {"a": [], "b": ["r"], "c": [], "s": ["static-node-1"]}
     assert update is not None
     assert not update.snapshot.unconfirmed
     assert update.changes is not None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.mapping.anomalies import find
+from exporter.mapping.anomalies import find, no_longer_offered
 from exporter.mapping.device_ids import BUILT_IN_RULES, DeviceKind, IdReader, read_id, rule
 from exporter.mapping.holdings import HeldSince
 from exporter.mapping.model import (
@@ -42,6 +42,7 @@ from harness.answers import allocatables, listings
 from harness.hostile import LONG
 from harness.scene import GPU, device
 from kubelet.pb.podresources.v1 import api_pb2
+from runtime.text import utc
 
 SHARED, NIC = f"{GPU}.shared", "acme.example/nic"
 MIG = "MIG-3f3bbbd2-9f0c-5c9b-9f5f-4d2f5d0f9a11"
@@ -126,7 +127,7 @@ def test_an_ambiguous_id_names_its_devices(device: str, resource: str, devices: 
         ("GPU-7::9", "", "; its id names the parent GPU-7, which is known; ", "GPU-7::0"),
         ("GPU-8::9", SHARED, "; its id names the parent GPU-8, which is not known; ", "GPU-7::0"),
         ("0000:3b:01.0", NIC, "; the most similar ids are 0000:3b:00.0", "0000:3b:00.0"),
-        ("GPU-0", NIC, f"no device 'GPU-0' of {NIC} is known on this node; a device that is neither", None),
+        ("GPU-0", NIC, f"no device 'GPU-0' of {NIC} is known on this node; a device that was neither", None),
         ("zzz", "", "(--plugin.url)", None),
         ("GPU-0", "tpu", f"no resource 'tpu' on this node: there are {NIC}, ", None),
     ],
@@ -373,3 +374,19 @@ def test_before_the_first_answer_nothing_is_known_to_be_absent() -> None:
     for name, resource in (("GPU-0", ""), ("GPU-0", GPU), ("x", "no.such/resource")):
         with pytest.raises(NotKnownYet, match="the kubelet has not answered yet"):
             _found(name, resource, State())
+
+
+def test_a_device_that_is_no_longer_offered() -> None:
+    gone = replace(device("GPU-1", ok=False), no_longer_offered_since=1792621200.0)
+    others = tuple(replace(gone, key=DeviceKey(GPU, f"GPU-{number}")) for number in range(2, 12))
+    snapshot = scene.snapshot(device("GPU-0"), gone, *others)
+    anomalies = find(snapshot, further=no_longer_offered((gone, *others), snapshot))
+    state = scene.state(snapshot, at=scene.START, anomalies=anomalies)
+    words = sentences(explain(state, "GPU-1", reader=read_id), state, now=scene.START, stale_after=60.0)
+    assert (
+        f"The kubelet has not offered this device since {utc(1792621200.0)}: its plugin is gone, no longer "
+        "lists it, or reports it unhealthy."
+    ) in words
+    (said,) = (one for one in words if one.startswith("Anomaly"))
+    assert "no_longer_offered: the kubelet no longer offers 11 of its 12 devices; its plugin is gone" in said
+    assert explain(state, "GPU-0", reader=read_id).anomalies == (), "not of a device that is offered"

@@ -127,6 +127,7 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
         "healthy": True,
         "holders": [holder],
         "plugin": None,
+        "no_longer_offered_since": None,
     }
     assert by_id["GPU-2"]["healthy"] is False
     assert (by_id["GPU-7::1"]["holders"], by_id["GPU-7::0"]["parent"]) == ([], "GPU-7")

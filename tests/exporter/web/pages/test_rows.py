@@ -65,6 +65,9 @@ def ids(rows: Sequence[RowItem]) -> list[str]:
     return [one.item.key.device for one in rows]
 
 
+GONE = replace(device("d", ok=False), no_longer_offered_since=40.0)
+
+
 # --- what a row shows -----------------------------------------------------------------------------------
 
 
@@ -77,6 +80,7 @@ def ids(rows: Sequence[RowItem]) -> list[str]:
         (device("d", PODS[0], ok=False), True, "unhealthy", "unhealthy, held"),
         (device("d", PODS[0], ok=False), False, "held", "held"),
         (device("d", ok=False), True, "unhealthy", "unhealthy"),
+        (GONE, True, "unhealthy", "no longer offered"),
     ],
 )
 def test_state(found: Device, complete: bool, state: str, words: str) -> None:
@@ -149,6 +153,7 @@ def test_a_row_has_as_many_attributes_as_fit_and_the_start_of_the_failure() -> N
     assert found.ill == 40.0
     anomaly = Anomaly("unhealthy_held", *ill.key, ill.holders[0], "…", since=70.0)
     assert shown(ill, anomalies=(anomaly,)).ill == 70.0
+    assert (shown(GONE).ill, shown(GONE).reason) == (40.0, None)
 
 
 def test_the_inputs_of_a_row_change_with_what_it_shows() -> None:
