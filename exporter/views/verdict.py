@@ -11,6 +11,7 @@ from typing import Final
 from exporter.mapping.model import Anomaly, ClaimDevice, Container, Device
 from exporter.mapping.state import Freshness
 from exporter.views.explain import DeviceFacts
+from exporter.views.health import NOT_OFFERED
 from exporter.views.wording import counted, listed, size, text
 from runtime.text import shortened
 
@@ -62,7 +63,7 @@ def device_verdict(facts: DeviceFacts, freshness: Freshness) -> Verdict:
     if health is not None:
         found.append(_OF_HEALTH[health.kind])
         if health.kind == "unhealthy":
-            plain = health.words.endswith("unhealthy") or health.words == "no longer offered"
+            plain = health.words.endswith("unhealthy") or health.words == NOT_OFFERED
             lead = health.words if plain else "unhealthy"
     return Verdict(worst(found), _sentence(lead, f"{_held(facts)}{_doubt(facts.unconfirmed)}", freshness))
 

@@ -295,6 +295,15 @@ async def test_a_holder_that_is_not_confirmed_is_marked_on_every_page(
         assert any(value.startswith("answer held warning") for value in found.values("class"))
 
 
+async def test_a_device_that_is_no_longer_offered_says_so_first(
+    client: Client, world: SimpleNamespace
+) -> None:
+    gone = replace(world.snapshot.devices[3], allocatable=False, no_longer_offered_since=START - 60)
+    world.publish(replace(world.snapshot, devices=(*world.snapshot.devices[:3], gone)))
+    found = await has(client, device_link(*gone.key), "No longer offered; held by no pod.")
+    assert "answer unhealthy critical" in found.values("class")
+
+
 async def test_a_pod_with_a_broken_device_says_so_first_and_in_its_colour(
     client: Client, world: SimpleNamespace
 ) -> None:
