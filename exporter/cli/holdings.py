@@ -204,12 +204,12 @@ def _say_gaps(document: HistoryDocument) -> None:
 
 
 _GAP_REASONS: Final = {
-    "exporter_down": "the exporter was down",
+    "exporter_down": "the exporter was not running",
     "kubelet_silent": "the kubelet did not answer",
     "paused": "the exporter did not run",
     "clock_set": "the clock was set",
     "not_recorded": "it could not be recorded",
-    "before_history": "history begins later",
+    "before_history": "the record begins later",
     "not_yet": "in the future",
 }
 

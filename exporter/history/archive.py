@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from exporter.history.coverage import CoveredSpan, GapReason, PollRecord, PollTimes, coverage_gaps
+from exporter.history.coverage import (
+    CoveredSpan,
+    GapReason,
+    PollRecord,
+    PollTimes,
+    coverage_gaps,
+    without_answers,
+)
 from exporter.history.journal import Journal, StoredHistory
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingRow
@@ -40,8 +47,12 @@ class QueryMoment:
         return self.last is not None and not self.failing and self.time - self.last.answered <= self.patience
 
 
-def answer(store: Store, journal: Journal, query: HistoryQuery, now: QueryMoment) -> HistoryResult:
-    """Answer `query` from what is written. Raises the store's errors."""
+def answer(
+    store: Store, journal: Journal, query: HistoryQuery, now: QueryMoment, started: float
+) -> HistoryResult:
+    """Answer `query` from what is written; the process runs since unix time `started`. Raises the store's
+    errors.
+    """
     found = store.find(query)
     spans = store.spans(query.since, query.until, _SPANS)
     since = query.since
@@ -49,16 +60,28 @@ def answer(store: Store, journal: Journal, query: HistoryQuery, now: QueryMoment
         since = max(since or 0.0, spans[0].since)
     latest, covered, after = _up_to_now(journal, spans, store.latest(), now)
     until = now.time if query.until is None else query.until
+    earliest = store.earliest()
+    gaps = coverage_gaps(covered, since, until, after)
+    if _was_silent_at_start(journal, now, started, earliest):
+        gaps = without_answers(gaps, started, until if since == until else None)
     return HistoryResult(
         rows=found.rows,
         next=found.next,
         matches=found.matches,
-        earliest=store.earliest(),
+        earliest=earliest,
         latest=latest,
-        unseen=tuple(coverage_gaps(covered, since, until, after)),
+        unseen=tuple(gaps),
         resources=store.resources(),
         kept_in="file" if store.path is not None else "memory",
     )
+
+
+def _was_silent_at_start(journal: Journal, now: QueryMoment, started: float, earliest: float | None) -> bool:
+    """Whether this process ran for a while before its first good poll, and history still has this time."""
+    first = journal.first
+    if first is None:
+        return now.failing
+    return first.asked - started > now.patience and earliest is not None and earliest <= first.asked
 
 
 def _up_to_now(
@@ -69,7 +92,7 @@ def _up_to_now(
     """
     present = journal.span
     if present is None or now.last is None:
-        return written, spans, GapReason.SILENT if now.failing else GapReason.DOWN
+        return written, spans, GapReason.BEFORE if written is None else GapReason.DOWN
     if journal.pending.changes:
         return written, spans, GapReason.LOST
     latest = max(present.until, now.last.asked)
@@ -141,6 +164,7 @@ class Archive:
         self._store: Store | None = None
         self._last: PollTimes | None = None
         self._clock_set = clock.monotonic()
+        self._started = clock.now()
         self._rows = self._errors = self._dropped = self._expired = 0
         self._in_memory = Episode(_log, "cannot use the history file: keeping history in memory", path=path)
         self._unwritten = Episode(_log, "history cannot be written", path=path)
@@ -333,7 +357,7 @@ class Archive:
             if self._store is None:
                 break
             try:
-                found = answer(self._store, self._journal, query, now)
+                found = answer(self._store, self._journal, query, now, self._started)
             except DamagedError as error:
                 self._rescue(error)
             else:

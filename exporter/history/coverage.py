@@ -151,6 +151,23 @@ class CoverageGap(NamedTuple):
     why: GapReason
 
 
+def without_answers(gaps: Iterable[CoverageGap], started: float, at: float | None) -> Iterator[CoverageGap]:
+    """The gaps with those that extend beyond `started`, the unix time at which this process began, parted
+    there: from then on the exporter ran, and the kubelet did not answer. Of the moment `at` (None: a range)
+    only the part that contains it.
+    """
+    for gap in gaps:
+        down = gap.why in {GapReason.DOWN, GapReason.BEFORE}
+        if not down or (gap.until is not None and gap.until <= started):
+            yield gap
+            continue
+        if (gap.since is None or gap.since < started) and (at is None or at < started):
+            yield gap._replace(until=started)
+        if at is None or at >= started:
+            since = started if gap.since is None else max(gap.since, started)
+            yield CoverageGap(since, gap.until, GapReason.SILENT)
+
+
 def coverage_gaps(
     spans: Iterable[CoveredSpan], since: float | None, until: float, after: GapReason
 ) -> Iterator[CoverageGap]:

@@ -164,6 +164,11 @@ class Journal:
         return self._span
 
     @property
+    def first(self) -> PollTimes | None:
+        """The first good poll of this process."""
+        return self._first
+
+    @property
     def doubting(self) -> bool:
         """Whether missing holdings are not ended yet."""
         return self._doubting

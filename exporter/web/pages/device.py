@@ -1,7 +1,7 @@
 """The pages of one device and of one claimed device: holders, health, facts, relatives, and past. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.history.record import HoldingRow, bounded
@@ -319,7 +319,8 @@ def claim_page(
         verdict=_claim_verdict(claimed, rows, moment),
         claimed=claimed,
         past=past_section(
-            *(answer, span, now),
+            replace(answer, before=tuple(row for row in answer.before if row.key[1:4] == short)),
+            *(span, now),
             lane=_lane_of_share,
             named=by_pod,
             more=history_link({"device": spelled(device)[:TEXT_LIMIT]}),

@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from exporter.history.query import HistoryQuery
+from exporter.history.query import MAX_LIMIT, HistoryQuery
 from exporter.history.record import bounded
 from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.model import DeviceKey, PodKey
@@ -334,7 +334,13 @@ class Pages:
             return HistoryAnswer(None, "this exporter keeps no history")
         try:
             async with asyncio.timeout(_HISTORY_TIMEOUT), self._turns:
-                return HistoryAnswer(await source.find(query))
+                answer = HistoryAnswer(await source.find(query))
+                since = answer.whole_from
+                if since is None or query.since == query.until:
+                    return answer
+                at = math.nextafter(since, math.inf)  # also those that began at this very time
+                lasted = replace(query, since=at, until=at, limit=MAX_LIMIT, after=None)
+                return replace(answer, before=tuple((await source.find(lasted)).rows))
         except TimeoutError:
             return HistoryAnswer(None, f"no answer within {_HISTORY_TIMEOUT:g} s")
         except HistoryUnavailable as error:

@@ -182,6 +182,7 @@ def history_page(moment: Moment, form: HistoryForm, answer: HistoryAnswer | None
             rows=rows,
             certain=certain,
             at=at,
+            until=None if form.question is None or form.question.after is None else form.question.after.low,
         )
     return HistoryPage(
         frame=frame(moment, "History" if at is None else "Who held what", tag=tag, path=history_link()),
@@ -283,7 +284,9 @@ def _notes(form: HistoryForm, now: float) -> Iterator[str]:
     """Limits of the query itself."""
     if form.at is not None and form.at > now:
         yield f"This moment is {lasting(form.at - now)} in the future."
-    elif form.at is None and form.span.since > now:
+    elif form.at is not None:
+        yield "The drawing has only the holdings of this moment, with the time before and after it."
+    elif form.span.since > now:
         yield f"This range begins {lasting(form.span.since - now)} in the future."
-    elif form.at is None and form.span.until > now + 1:
+    elif form.span.until > now + 1:
         yield f"This range ends {lasting(form.span.until - now)} in the future."

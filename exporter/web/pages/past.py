@@ -12,7 +12,7 @@ from exporter.views.query import QueryError, claim_link, device_link
 from exporter.views.wording import LOOSELY, parse_time, spelled, text
 from exporter.web.pages import times
 from exporter.web.pages.parts import Natural, PageChoice, life_link, natural, row_key
-from exporter.web.pages.timeline import Lane, Stretch, Timeline, timeline
+from exporter.web.pages.timeline import BARS, Lane, Stretch, Timeline, timeline
 from exporter.web.pages.times import Stamp
 
 ROWS: Final = 200
@@ -41,17 +41,28 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class HistoryAnswer:
-    """History's answer: `found`, or None and the `trouble` in words."""
+    """History's answer: `found`, or None and the `trouble` in words. Where there are older holdings, `before`
+    are those of the moment at which the oldest of `found` began.
+    """
 
     found: HistoryResult | None
     trouble: str = ""
+    before: tuple[HoldingRow, ...] = ()
+
+    @property
+    def whole_from(self) -> float | None:
+        """From when on all holdings are known; None where `found` has all."""
+        if self.found is None or self.found.next is None or not self.found.rows:
+            return None
+        return self.found.rows[-1].low
 
 
 @dataclass(frozen=True, slots=True)
 class PastSection:
     """The past from `since` to `until`. `trouble` says why there is no answer, `behind` why the answer may be
     incomplete. `reach` is the beginning of history. `more` is the address of further holdings ("" for none),
-    `whole` of all. `certain` says of rows, by number, whether they were surely held at the queried moment.
+    `whole` of all. `drawn_since` and `drawn_until` are the ends of a drawing of a part of that time.
+    `certain` says of rows, by number, whether they were surely held at the queried moment.
     """
 
     trouble: str
@@ -62,6 +73,8 @@ class PastSection:
     until: Stamp | None = None
     live: bool = True
     drawn: Timeline | None = None
+    drawn_since: Stamp | None = None
+    drawn_until: Stamp | None = None
     rows: tuple[HoldingRow, ...] = ()
     certain: Mapping[int, bool] = field(default_factory=dict[int, bool])
     gaps: tuple[CoverageGap, ...] = ()
@@ -123,10 +136,14 @@ def past_section(
     rows: Sequence[HoldingRow] | None = None,
     certain: Mapping[int, bool] | None = None,
     at: float | None = None,
+    until: float | None = None,
 ) -> PastSection:
     """The section of an answer. `lane` gives the lane of a holding's bar, `named` the bar's long and short
     name and its address. `more` is the address of further holdings, `rows` those to show (None: all).
-    `certain` says of rows, by number, whether they were surely held `at` the queried moment.
+    `certain` says of rows, by number, whether they were surely held `at` the queried moment. `until`: rows
+    that began later are on earlier pages.
+
+    The drawing begins where it has every holding, so that a blank is a time without one.
     """
     choices = tuple(PageChoice(preset_value(label), label, label == span.label) for label in PRESETS)
     found = answer.found
@@ -135,6 +152,10 @@ def past_section(
     kept = tuple(found.rows if rows is None else rows)
     shown = fitted(span, found.earliest)
     known = observed_until(found, now)
+    own = {row.id for row in kept}
+    drawn = kept if at is not None else (*kept, *(row for row in answer.before if row.id not in own))
+    since = shown.since if at is not None else _whole_from(answer.whole_from, drawn, shown.since)
+    last = shown.until if until is None else min(shown.until, until)
     gaps = [gap for gap in found.unseen if not span.label or gap.why is not GapReason.BEFORE]
     return PastSection(
         trouble="",
@@ -145,14 +166,16 @@ def past_section(
         until=times.stamp(shown.until, now),
         live=span.until >= now,
         drawn=timeline(
-            [_stretch(row, lane(row).key, named(row), known, now) for row in kept],
-            sorted({one.key: one for one in map(lane, kept)}.values(), key=_lane_order),
+            [_stretch(row, lane(row).key, named(row), known, now) for row in drawn],
+            sorted({one.key: one for one in map(lane, drawn)}.values(), key=_lane_order),
             found.unseen,
-            since=shown.since,
-            until=shown.until,
+            since=since,
+            until=last,
             now=now,
             mark=at,
         ),
+        drawn_since=times.stamp(since, now) if since > shown.since else None,
+        drawn_until=times.stamp(last, now) if last < shown.until else None,
         rows=kept,
         certain=certain or {},
         gaps=tuple(gaps[-GAPS:]),
@@ -160,6 +183,13 @@ def past_section(
         reach=times.optional(found.earliest, now),
         more=more if found.next is not None else "",
     )
+
+
+def _whole_from(known: float | None, rows: Sequence[HoldingRow], since: float) -> float:
+    """From when on a drawing of at most BARS holdings, and those that lasted then, has every holding."""
+    began = sorted((row.low for row in rows), reverse=True)
+    least = [since, *([] if known is None else [known]), *began[BARS - 1 : BARS]]
+    return max(least)
 
 
 def past_state(row: HoldingRow, certain: bool | None = None) -> tuple[str, str]:  # noqa: FBT001 -- of a template

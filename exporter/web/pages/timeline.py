@@ -18,7 +18,7 @@ from unicodedata import east_asian_width
 from exporter.history.coverage import CoverageGap, GapReason
 
 BARS: Final = 500
-"""Bars of one drawing, those that begin latest; the table below has the rest."""
+"""Holdings that begin in one drawing. It also has those that lasted already."""
 LANES: Final = 60
 """Lanes of one drawing."""
 WIDTHS: Final = (300, 520, 760, 1040)
@@ -198,7 +198,7 @@ def timeline(
     within = [s for s in stretches if scale.overlaps(s.earliest, s.latest)]
     within.sort(key=lambda s: (scale.bounds(s)[0], s.key))
     by_lane: dict[str, list[Stretch]] = {}
-    for stretch in within[-BARS:]:
+    for stretch in within:
         by_lane.setdefault(stretch.lane, []).append(stretch)
     bars: list[Bar] = []
     headers: list[tuple[Lane, int]] = []

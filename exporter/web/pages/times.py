@@ -21,12 +21,12 @@ _DAY: Final = 86400.0
 _UTC: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} UTC")
 
 REASONS: Final = {
-    GapReason.DOWN: "the exporter was down",
+    GapReason.DOWN: "the exporter was not running",
     GapReason.SILENT: "the kubelet did not answer",
     GapReason.PAUSED: "the exporter was suspended or had no CPU time",
     GapReason.CLOCK: "the clock was set",
     GapReason.LOST: "observations could not be written",
-    GapReason.BEFORE: "history does not go back so far",
+    GapReason.BEFORE: "the record begins later",
     GapReason.LATER: "it is later than the last refresh",
 }
 """Why there is a gap in observation."""

@@ -160,7 +160,7 @@ async def test_gaps_are_reported_on_standard_error(run: Run, life: Life) -> None
     )
     assert "2026-10-28T22:41:25Z..23:41:30Z, kubelet silent" in result.stdout
     before = await run("who", "--at", "2026-10-28T22:00:00Z")
-    assert "holders before 2026-10-28T22:41:05.000Z are unknown: history begins later" in before.stderr
+    assert "holders before 2026-10-28T22:41:05.000Z are unknown: the record begins later" in before.stderr
 
 
 async def test_an_empty_answer_is_reported(run: Run, life: Life) -> None:

@@ -356,3 +356,41 @@ def test_unchanged_poll_extends_coverage(live: Start) -> None:
     life.die()
     later = live(wall=life.wall + 60.0, steady=life.steady + 60.0)
     assert later.ask().latest == life.wall
+
+
+def _why(life: Life, **times: float) -> list[tuple[GapReason, float | None, float | None]]:
+    return [(gap.why, gap.since, gap.until) for gap in life.ask(**times).unseen]
+
+
+def test_time_before_the_exporter_ran_is_not_blamed_on_the_kubelet(live: Callable[..., Life]) -> None:
+    life = live(None)
+    started = life.wall
+    life.sight.fail()
+    life.pass_time(300.0)
+    before, silent = (GapReason.BEFORE, None, started), (GapReason.SILENT, started, life.wall)
+    assert _why(life) == [before, silent]
+    assert _why(life, since=started - 60, until=started - 60) == [before]
+    assert _why(life, since=started + 60, until=started + 60) == [(GapReason.SILENT, started, None)]
+    life.look(key("a"))
+    silent = (GapReason.SILENT, started, life.wall)
+    assert _why(life, since=started - 60) == [(GapReason.BEFORE, started - 60, started), silent]
+    assert _why(life, since=started + 60) == [(GapReason.SILENT, started + 60, life.wall)]
+
+
+def test_time_between_two_exporters_is_parted_where_the_second_began(live: Callable[..., Life]) -> None:
+    first = live()
+    first.look(key("a"))
+    last = first.wall
+    first.archive.close()
+    life = live(wall=first.wall + 1000.0, steady=first.steady + 1000.0)
+    started = life.wall
+    life.sight.fail()
+    life.pass_time(300.0)
+    assert _why(life) == [(GapReason.DOWN, last, started), (GapReason.SILENT, started, life.wall)]
+    life.look(key("a"))
+    assert _why(life) == [(GapReason.DOWN, last, started), (GapReason.SILENT, started, life.wall)]
+    life.archive.close()
+    # A process that reads it later cannot tell the two apart, and blames nobody but the exporter.
+    later = live(wall=life.wall + 5.0, steady=life.steady + 5.0)
+    later.look(key("a"))
+    assert _why(later)[0] == (GapReason.DOWN, last, started + 305.0)

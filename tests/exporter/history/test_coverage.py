@@ -9,6 +9,7 @@ from exporter.history.coverage import (
     CoveredSpan,
     GapReason,
     coverage_gaps,
+    without_answers,
 )
 
 SPANS = [
@@ -51,6 +52,41 @@ def test_without_polls_everything_is_a_gap() -> None:
     for since, until, first, last in ((None, 10.0, None, 10.0), (5.0, 5.0, None, None)):
         found = list(coverage_gaps([], since, until, GapReason.SILENT))
         assert found == [CoverageGap(first, last, GapReason.SILENT)]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "started", "at", "found"),
+    [
+        (
+            [CoverageGap(None, 100.0, GapReason.BEFORE), DOWN],
+            230.0,
+            None,
+            [
+                CoverageGap(None, 100.0, GapReason.BEFORE),
+                CoverageGap(200.0, 230.0, GapReason.DOWN),
+                CoverageGap(230.0, 260.0, GapReason.SILENT),
+            ],
+        ),
+        ([DOWN], 150.0, None, [CoverageGap(200.0, 260.0, GapReason.SILENT)]),
+        ([DOWN, SILENT], 290.0, None, [DOWN, SILENT]),
+        (
+            [CoverageGap(None, None, GapReason.BEFORE)],
+            50.0,
+            40.0,
+            [CoverageGap(None, 50.0, GapReason.BEFORE)],
+        ),
+        (
+            [CoverageGap(None, None, GapReason.BEFORE)],
+            50.0,
+            60.0,
+            [CoverageGap(50.0, None, GapReason.SILENT)],
+        ),
+    ],
+)
+def test_the_kubelet_did_not_answer_only_while_the_exporter_ran(
+    gaps: list[CoverageGap], started: float, at: float | None, found: list[CoverageGap]
+) -> None:
+    assert list(without_answers(gaps, started, at)) == found
 
 
 @settings(max_examples=150)

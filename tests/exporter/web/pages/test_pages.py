@@ -15,6 +15,7 @@ from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Doubt, Holder
 from exporter.mapping.state import Failure, State
 from exporter.views.query import device_link, pod_link
+from exporter.views.wording import rfc3339
 from exporter.web.app import build
 from harness import scene
 from harness.page_reader import Client, PageReader, read_page
@@ -406,7 +407,7 @@ async def test_a_claim_page_has_holders_and_history_of_its_pool(
             "?at=-3h",
             (
                 "there were no known holdings: there was a gap in observation",
-                ": history does not go back so far.",
+                ": the record begins later.",
             ),
         ),
         (
@@ -464,6 +465,53 @@ async def test_history_is_paged(client: Client, story: Past) -> None:
         path = next((v for v in found.values("href") if "cursor=" in v), "")
     assert seen == ["h3", "h2", "h1"]
     assert "First page" in found.text
+
+
+def drawn_from(found: PageReader) -> str:
+    """When the drawing begins, by its caption."""
+    caption = next(i for i, (tag, _) in enumerate(found.elements) if tag == "figcaption")
+    return next(times["datetime"] for tag, times in found.elements[caption:] if tag == "time")
+
+
+async def test_the_drawing_begins_where_it_is_whole_and_says_so(client: Client, past: Past) -> None:
+    def held(device: str, pod: str) -> tuple[HoldingKey, HoldingFacts]:
+        return HoldingKey(GPU, "", "", device, "", "", "", "ml", pod, "main"), HoldingFacts()
+
+    past.look()
+    lasts = held("GPU-5", "lasts-0")
+    for number in range(12):
+        past.look(lasts, held(f"GPU-{number % 3}", f"run-{number}"))
+    began = past.life.wall - 6 * 5.0
+    found = await has(
+        client, "/history?limit=6", "The drawing begins at", "it has all, also those that began"
+    )
+    # The six newest, and what was held already as the oldest of them began.
+    assert len(bars(found)) == 8
+    assert [v for v in found.values("aria-label") if "lasts-0" in v]
+    assert drawn_from(found) == rfc3339(began)
+    path = next(v for v in found.values("href") if "cursor=" in v)
+    found = await has(client, path, "The drawing begins at", "and ends at")
+    assert len(bars(found)) == 7
+    assert [v for v in found.values("aria-label") if "lasts-0" in v]
+    whole = await has(client, "/history?limit=200")
+    assert len(bars(whole)) == 13
+    assert "The drawing begins" not in whole.text
+    moment = await has(client, f"/history?at={past.life.wall - 1}", "only the holdings of this moment")
+    assert len(bars(moment)) == 2 + 1
+
+
+async def test_a_drawing_has_a_limit_and_stays_whole(
+    client: Client, past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporter.web.pages.past.BARS", 4)
+    past.look()
+    for number in range(9):
+        key = HoldingKey(GPU, "", "", "GPU-0", "", "", "", "ml", f"run-{number}", "main")
+        past.look((key, HoldingFacts()))
+    for path in ("/history", DEVICE):
+        found = await has(client, path, "The drawing begins at")
+        # Two more may have ended, or ended, as the first of them began.
+        assert len(bars(found)) == 4 + 2
 
 
 async def test_a_history_that_does_not_answer_is_503(
