@@ -1,6 +1,5 @@
 """The flags of `devicelens exporter`, each declared once. Times are in seconds, sizes in bytes."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,15 +19,15 @@ from runtime.flags import (
     setting,
     variable,
 )
-from runtime.patterns import pattern_problem
+from runtime.patterns import Pattern, compiled
 from runtime.text import quoted
 
 
-def _parse_pattern(text: str) -> re.Pattern[str]:
-    problem = pattern_problem(text)
-    if problem is not None:
-        raise ValueError(f"found {quoted(text)}, {problem}")
-    return re.compile(text, re.ASCII)
+def _parse_pattern(text: str) -> Pattern:
+    try:
+        return compiled(text)
+    except ValueError as error:
+        raise ValueError(f"found {quoted(text)}, {error}") from None
 
 
 PATTERN: Final = Parsed("regex", _parse_pattern)
@@ -72,7 +71,7 @@ class ExporterSettings(ProcessSettings):
         help="Source of pods' uids, labels and owners: the kubelet's Pods API (auto: where it is served), "
         "the API server, or none.",
     )
-    pod_labels: re.Pattern[str] | None = setting(
+    pod_labels: Pattern | None = setting(
         "--pod-labels",
         type=PATTERN,
         help="Labels of pods that are exported to Prometheus, by their whole names; none without it.",

@@ -14,14 +14,12 @@ rules:
     kind: replica                                    # optional: replica, partition or whole
 ```
 
-The operator writes the expressions, but any plugin chooses the ids. So an expression that could take
-exponential time (a repetition or a choice within a repetition) is refused, as is one with more than about
-VARIABLE repetitions, and ids longer than LONGEST are not matched.
+The operator writes the expressions, but any plugin chooses the ids: RE2 matches them (runtime/patterns.py).
+Ids that are longer than its limit have no such form.
 """
 
 import re
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -30,6 +28,7 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from runtime.config_file import Document, convert, parse
+from runtime.patterns import Pattern, compiled
 from runtime.text import quoted
 
 
@@ -76,16 +75,15 @@ class IdRule:
 
     `pattern` matches the whole id; its group `replica` is a share's number and `partition` a part's name.
     `parent` is a template of the parent's id in which {group} is replaced. `resource`, if given, matches the
-    whole name of the resources with this form. Ids longer than `longest` characters do not match. An id with
-    the group `replica` is a REPLICA, whatever `kind` is.
+    whole name of the resources with this form. An id with the group `replica` is a REPLICA, whatever `kind`
+    is.
     """
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: Pattern
     parent: str
     kind: DeviceKind
-    resource: re.Pattern[str] | None = None
-    longest: int | None = None
+    resource: Pattern | None = None
 
     def is_of(self, resource: str) -> bool:
         """Whether the rule is for `resource`."""
@@ -93,8 +91,6 @@ class IdRule:
 
     def read(self, device: str) -> IdReading | None:
         """The parts of the id, None if it does not match."""
-        if self.longest is not None and len(device) > self.longest:
-            return None
         match = self.pattern.fullmatch(device)
         if match is None:
             return None
@@ -112,6 +108,11 @@ class IdRule:
 _FIELD: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 
 
+def _trusted(pattern: str) -> Pattern:
+    # Digits are 0 to 9, and a line break is a character like any other.
+    return re.compile(pattern, re.ASCII | re.DOTALL)
+
+
 def rule(
     name: str,
     pattern: str,
@@ -119,33 +120,28 @@ def rule(
     parent: str = "{parent}",
     kind: DeviceKind = DeviceKind.REPLICA,
     resource: str = "",
-    longest: int | None = None,
+    compiler: Callable[[str], Pattern] = _trusted,
 ) -> IdRule:
-    """Compile a rule; `resource` "" is any resource.
+    """Compile a rule; `resource` "" is any resource. `compiler` is that of RE2 for the expressions of users.
 
     Raises IdRuleError for an expression that does not compile and for a template with an unknown group.
     """
-    compiled = _compiled(name, "pattern", pattern)
-    guard = _compiled(name, "resource", resource) if resource else None
+    try:
+        expression = compiler(pattern)
+    except ValueError as error:
+        raise IdRuleError(name, "pattern", f"found {quoted(pattern)}, {error}") from None
+    try:
+        guard = compiler(resource) if resource else None
+    except ValueError as error:
+        raise IdRuleError(name, "resource", f"found {quoted(resource)}, {error}") from None
     for field in _FIELD.findall(parent):
-        if field not in compiled.groupindex:
+        if field not in expression.groupindex:
             raise IdRuleError(name, "parent", f"{pattern!r} has no group (?P<{field}>…)")
     if set(_FIELD.sub("", parent)) & set("{}"):
         raise IdRuleError(
             name, "parent", f"found {parent!r}, expected text and groups of the pattern as {{name}}"
         )
-    return IdRule(name, compiled, "" if kind is DeviceKind.WHOLE else parent, kind, guard, longest)
-
-
-def _compiled(name: str, key: str, pattern: str) -> re.Pattern[str]:
-    try:
-        with warnings.catch_warnings():
-            # Syntax that a later version of re may read differently.
-            warnings.simplefilter("error")
-            # Digits are 0 to 9, and a line break is a character like any other.
-            return re.compile(pattern, re.ASCII | re.DOTALL)
-    except (re.error, OverflowError, RecursionError, Warning) as error:
-        raise IdRuleError(name, key, f"{pattern!r} is not a regular expression: {error}") from error
+    return IdRule(name, expression, "" if kind is DeviceKind.WHOLE else parent, kind, guard)
 
 
 BUILT_IN_RULES: Final = (
@@ -218,12 +214,6 @@ read_id: Final = IdReader()
 """Reads ids by the built-in rules."""
 
 
-LONGEST: Final = 128
-"""Characters of an id that a rule of --id-rules is tried on; real ids have at most 60."""
-VARIABLE: Final = 4
-"""Repetitions of varying length in one expression: each may multiply the time by the id's length."""
-
-
 class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     pattern: Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -262,10 +252,6 @@ def _rule(document: Document, index: int, entry: _Entry) -> IdRule:
         raise document.error(("rules", index, "parent"), problem)
     default = "" if kind is DeviceKind.WHOLE else "{parent}"
     resource = "" if entry.resource is UNSET else entry.resource
-    for key, expression in (("pattern", entry.pattern), ("resource", resource)):
-        problem = slow(expression)
-        if problem:
-            raise document.error(("rules", index, key), f"found {quoted(expression)}: {problem}")
     try:
         return rule(
             entry.name,
@@ -273,90 +259,7 @@ def _rule(document: Document, index: int, entry: _Entry) -> IdRule:
             parent=default if entry.parent is UNSET else entry.parent,
             kind=kind,
             resource=resource,
-            longest=LONGEST,
+            compiler=compiled,
         )
     except IdRuleError as error:
         raise document.error(("rules", index, error.key), error.problem) from None
-
-
-_REPEATED: Final = 6
-"""Bits of freedom of a repetition of varying length: it may end at any of LONGEST characters. An optional
-part and each choice have one.
-"""
-_FREEDOM: Final = VARIABLE * _REPEATED + 1
-
-
-@dataclass(slots=True)
-class _Group:
-    """A group of an expression: its bits of freedom, and whether anything in it varies."""
-
-    freedom: int = 0
-    varies: bool = False
-
-
-_TOKEN: Final = re.compile(
-    r"""(?P<escape>\\.)
-    | (?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])
-    | \(\?\#[^)]*\)
-    | (?P<flags>\(\?[aiLmsux-]+[:)])
-    | (?P<open>\((?:\?(?:P<\w+>|[:=!>]|<[=!]))?)
-    | (?P<close>\))
-    | (?P<choice>\|)
-    | .""",
-    re.DOTALL | re.VERBOSE,
-)
-_TIMES: Final = re.compile(r"(?:(?P<sign>[*+?])|\{(?P<least>\d*)(?P<comma>,(?P<most>\d*))?\})[?+]?")
-
-
-def slow(expression: str) -> str:
-    """Why `expression` may take exponential time on an id that nearly matches; "" if it cannot.
-
-    Counts, as bits, the ways in which a backtracking matcher could try.
-    """
-    groups = [_Group()]
-    at = 0
-    while at < len(expression):
-        token = _TOKEN.match(expression, at)
-        if token is None:
-            return ""  # not an expression: re reports it
-        at = token.end()
-        atom = _Group()
-        match token.lastgroup:
-            case "flags":
-                return "flags within an expression are not supported"
-            case "open":
-                groups.append(_Group())
-                continue
-            case "choice":
-                groups[-1] = _Group(groups[-1].freedom + 1, varies=True)
-                continue
-            case "close" if len(groups) > 1:
-                atom = groups.pop()
-            case _:
-                pass
-        times = _TIMES.match(expression, at)
-        if times is not None:
-            at = times.end()
-            if atom.varies and _varies(times):
-                return "a repetition or a choice within a repetition may take for ever"
-            atom = _repeated(atom, times)
-        groups[-1].freedom += atom.freedom
-        groups[-1].varies = groups[-1].varies or atom.varies
-    if groups[0].freedom > _FREEDOM:
-        return f"it has too many repetitions and choices: expected about {VARIABLE} of varying length"
-    return ""
-
-
-def _repeated(atom: _Group, times: re.Match[str]) -> _Group:
-    if _varies(times):
-        return _Group(_REPEATED, varies=True)
-    if times["sign"] == "?":
-        return _Group(atom.freedom + 1, varies=True)
-    return _Group(atom.freedom * int((times["least"] or "1")[:6]), atom.varies)
-
-
-def _varies(times: re.Match[str]) -> bool:
-    """Whether the number of repetitions is not fixed."""
-    if times["sign"] is not None:
-        return times["sign"] != "?"
-    return times["comma"] is not None and (times["least"] != times["most"] or not times["most"])

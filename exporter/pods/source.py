@@ -3,7 +3,6 @@
 Names that are longer than Kubernetes allows are refused: they would become Prometheus labels.
 """
 
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +14,7 @@ from msgspec import Struct, field
 from exporter.mapping.identity import UNKNOWN, PodIdentity, Workload
 from exporter.mapping.model import PodKey
 from kubelet.pb.core.v1 import pod_pb2
+from runtime.patterns import Pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ _MIRROR: Final = "kubernetes.io/config.mirror"
 class LabelFilter:
     """--pod-labels: keeps labels whose whole name matches a regular expression."""
 
-    def __init__(self, pattern: re.Pattern[str] | None) -> None:
+    def __init__(self, pattern: Pattern | None) -> None:
         """None: no label is kept."""
         self._pattern = pattern
         self._matches = lru_cache(maxsize=4096)(self._match)

@@ -1,7 +1,6 @@
 """The source `regex`: every entry of a directory whose path matches a regular expression is a device."""
 
 import errno
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -16,7 +15,7 @@ from plugin.discovery.source import Findings, Found, SourceConfig
 from plugin.fields import HostPath
 from plugin.fields import Regex as RegexText
 from plugin.names import natural
-from runtime.patterns import compiled, fullmatch, prefix
+from runtime.patterns import Match, compiled, fullmatch
 
 MAX_DIRECTORIES: Final = 4096
 """Directories that one scan reads."""
@@ -36,7 +35,7 @@ class Regex(SourceConfig, frozen=True):
     checks_paths: ClassVar[bool] = True
 
     pattern: RegexText
-    """A regular expression for the whole path below the directory. One that may take too long is refused."""
+    """A regular expression in RE2's syntax for the whole path below the directory."""
     directory: HostPath = "/dev"
     """Absolute path on the host."""
     depth: Annotated[int, Meta(ge=1, le=8)] = 1
@@ -93,7 +92,7 @@ class Regex(SourceConfig, frozen=True):
                 if directories > MAX_DIRECTORIES:
                     raise OSError(errno.EFBIG, f"more than {MAX_DIRECTORIES} directories", self.directory)
                 path = f"{base}/{directory}".rstrip("/") or "/"
-                follow.append((path, f"{escape(prefix(self.pattern))}*" if self.depth == 1 else "*"))
+                follow.append((path, f"{escape(compiled(self.pattern).prefix)}*" if self.depth == 1 else "*"))
                 try:
                     for entry in host.entries(path):
                         name = f"{directory}{entry.name}"
@@ -118,7 +117,7 @@ class Regex(SourceConfig, frozen=True):
         return found if now == found else now
 
 
-def _named(item: Found, name: str, match: re.Match[str]) -> Found:
+def _named(item: Found, name: str, match: Match) -> Found:
     """The device with its matched name, and the named groups as attributes."""
     return replace(
         item, name=name, attrs={**item.attrs, **{k: v or "" for k, v in match.groupdict().items()}}

@@ -36,6 +36,7 @@ from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2 as pods_pb2
 from kubelet.podresources import UNDECODABLE, KubeletError, Raw
 from runtime.exposition import Format, render
+from runtime.patterns import compiled
 
 COUNT = int(os.environ.get("DEVICELENS_FUZZ", "1500"))
 SEED = int(os.environ.get("DEVICELENS_FUZZ_SEED", "1"))
@@ -199,7 +200,7 @@ def test_no_answer_ends_or_deceives_what_reads_it() -> None:
 def test_no_event_of_pods_ends_or_deceives_what_reads_it() -> None:
     order = random.Random(SEED)
     events = recordings.watch_messages()
-    source = PodsApi(KubeletPaths(Path("/nowhere")), LabelFilter(re.compile(".*")), timeout=1.0)
+    source = PodsApi(KubeletPaths(Path("/nowhere")), LabelFilter(compiled(".*")), timeout=1.0)
     register = PodRegistry()
     seen: Counter[str] = Counter()
     for number in range(COUNT):

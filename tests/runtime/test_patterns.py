@@ -1,154 +1,81 @@
-import re
-import signal
-from collections.abc import Generator
-from contextlib import contextmanager
-from types import FrameType
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.patterns import MAX_TEXT, fullmatch, pattern_problem
+from runtime.patterns import MAX_TEXT, compiled, fullmatch, pattern_problem
 
 
 @pytest.mark.parametrize(
-    "pattern",
+    ("pattern", "text", "groups"),
     [
-        r"video\d+",
-        r"tty(USB|ACM)(?P<n>[0-9]+)",
-        r"usb\d+|\d+-\d+(\.\d+)*(:\d+\.\d+)?",
-        r"(?:foo|bar)*x",
-        r"(?P<a>[^-]*)-(?P<b>[^-]*)-(?P<c>.*)",
-        r".*-(?P<b>.*)",
-        r".*(sda|sdb|nvme|mmc).*",
-        r"(?!.*(?:boot|swap)).*",
-        r"a*a*b",
-        r"\d+-\d+-\d+-\d+-\d+\.\d+",
-        r"([0-9a-f]{2}:)*[0-9a-f]{2}",
-        r"pci(-\d+[a-f]*\.)*x",
-        r"nvme(?P<controller>\d+)n(?P<namespace>\d+)(p\d+)?",
-        r"^i2c-\d+$",
-        r"(?i:card)\d{1,3}",
-        "",
+        (r"video\d+", "video10", {}),
+        (r"tty(USB|ACM)(?P<n>[0-9]+)", "ttyACM3", {"n": "3"}),
+        (r"(?P<a>.*)-(?P<b>.*)-(?P<c>.*)", "x-y-z", {"a": "x", "b": "y", "c": "z"}),
+        (r"nvme(?P<c>\d+)n(?P<n>\d+)(p(?P<p>\d+))?", "nvme0n1", {"c": "0", "n": "1", "p": None}),
+        (r"(?i:card)\d{1,3}", "CARD12", {}),
+        (r"a.b", "a\nb", {}),
+        ("", "", {}),
     ],
 )
-def test_usual_patterns_are_valid(pattern: str) -> None:
-    assert pattern_problem(pattern) is None
+def test_a_match_is_of_the_whole_text(pattern: str, text: str, groups: dict[str, str | None]) -> None:
+    match = fullmatch(pattern, text)
+    assert match is not None
+    assert match.groupdict() == groups
+    assert set(compiled(pattern).groupindex) == set(groups)
+    assert fullmatch(pattern, f"{text}!!") is None or pattern.endswith("(?P<c>.*)")
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "problem"),
     [
-        (r"(a)\1", "references"),
+        (r"(a)\1", "invalid escape sequence"),
         (r"video(", "missing )"),
-        (r"[z-a]", "bad character range"),
+        (r"[z-a]", "invalid character class range"),
+        (r"(?=a)b", "invalid perl operator"),
+        (r"((a{100}){100}){100}", "invalid repetition size"),
         ("a" * 2000, "at most 1024 characters"),
-        ("(" * 500 + ")" * 500, "regular expression"),
+        ("\udc80", "Unicode"),
     ],
 )
-def test_invalid_patterns_are_refused(pattern: str, said: str) -> None:
-    problem = pattern_problem(pattern)
-    assert problem is not None
-    assert problem.startswith("expected a regular expression")
-    assert said in problem
+def test_invalid_patterns_are_refused(pattern: str, problem: str) -> None:
+    found = pattern_problem(pattern)
+    assert found is not None
+    assert found.startswith("expected a regular expression")
+    assert problem in found
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    [
-        r"(a+)+b",
-        r"(a*)*b",
-        r"(a|a)*b",
-        r"(a|aa)+b",
-        r"(x+x+)+y",
-        r"(.*a){12}",
-        r"([a-zA-Z]+)*!",
-        r"(\w+\s?)*!",
-        r"(?:x?)+y",
-        r"(.\d+)*x",
-        r"(-\d*\d*)*x",
-        r"(a{1,3}){2,40}b",
-        r"^(([a-z])+.)+[A-Z]([a-z])+$",
-        r"^([a-zA-Z0-9])(([\-.]|[_]+)?([a-zA-Z0-9]+))*(@){1}[a-z0-9]+[.]{1}(([a-z]{2,3})|([a-z]{2,3}[.]{1}[a-z]{2,3}))$",
-        r"(?:a?){16}a{16}",
-        "a?" * 16 + "a" * 16,
-        "(a|a)" * 20,
-        "(|)" * 64,
-        r"(a|a){16}",
-        r"((a|a){16}){16}",
-        r"a*a*a*b",
-        r".*.*.*.*x",
-        r"(?P<a>.*)-(?P<b>.*)-(?P<c>.*)",
-        r"(?i:(ax|Ax)*)b",
-        r"(?i)(\xe5x|\xc5x)*b",
-        r"(?:(?:\b){60000}){60000}",
-        r"(?:(?=(?:(?=a*)a)*)a)*",
-        r"(?:(?>a*b)|a)*",
-    ],
+    "pattern", ["(a+)+b", "(a|aa)+b", "(?:a?){16}a{16}b", "a*a*a*b", "(.*a){12}b", "(?:(?:a?)*)*b"]
 )
-def test_patterns_of_many_ways_are_refused(pattern: str) -> None:
-    assert "may match a text in more than 2048 ways" in str(pattern_problem(pattern))
+def test_patterns_that_never_end_elsewhere_end(pattern: str) -> None:
+    # A backtracking engine would take longer than the test may.
+    assert fullmatch(pattern, "a" * MAX_TEXT) is None
 
 
-def test_a_text_that_is_too_long_matches_nothing() -> None:
+def test_a_text_that_is_too_long_or_no_unicode_matches_nothing() -> None:
     assert fullmatch("a*", "a" * MAX_TEXT) is not None
     assert fullmatch("a*", "a" * (MAX_TEXT + 1)) is None
+    assert fullmatch(".*", "video\udc80") is None
 
 
-@contextmanager
-def no_longer_than(seconds: float) -> Generator[None]:
-    """Fails after so many seconds of the processor: the load of the machine does not count."""
-
-    def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGVTALRM, late)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
-PIECES = st.sampled_from(
+@pytest.mark.parametrize(
+    ("pattern", "start"),
     [
-        "a",
-        "b",
-        "A",
-        ".",
-        r"\d",
-        "[ab]",
-        "[^a]",
-        "(a|b)",
-        "(ab|a)",
-        "(a|a)",
-        "(a|)",
-        "(?=a*)",
-        "(?>a*)",
-        "-",
-        r"\b",
-    ]
+        (r"video\d+", "video"),
+        (r"^i2c-\d+$", "i2c-"),
+        ("(foo|fob)x", "fo"),
+        (r"\d{1,500}(\w{1,500}){2}", ""),
+        ("(?i)abc", ""),
+        (".*", ""),
+        ("\u00e9+x", "\u00e9"),
+    ],
 )
-REPEATS = st.sampled_from(["", "", "*", "+", "?", "*?", "*+", "{2}", "{1,3}", "{16}", "{1,}"])
-PATTERNS = st.recursive(
-    st.tuples(PIECES, REPEATS).map("".join),
-    lambda parts: st.tuples(
-        st.lists(parts, min_size=1, max_size=4),
-        st.sampled_from(["", "|"]),
-        st.sampled_from(["(", "(?:", "(?i:"]),
-        REPEATS,
-    ).map(lambda made: f"{made[2]}{made[1].join(made[0])}){made[3]}"),
-    max_leaves=8,
-)
+def test_every_match_begins_with_the_prefix(pattern: str, start: str) -> None:
+    assert compiled(pattern).prefix == start
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(PATTERNS, min_size=1, max_size=5).map("".join))
-def test_valid_patterns_are_fast_on_long_texts(pattern: str) -> None:
-    pattern += "!"
-    if pattern_problem(pattern) is not None:
-        return
-    for text in ("a", "ab", "1", "-a", "aA", "b"):
-        with no_longer_than(4.0):
-            assert re.fullmatch(pattern, text * (MAX_TEXT // len(text))) is None
+@given(st.text("abx1", max_size=5), st.sampled_from(["", "x", "[0-9]*", ".*", "(b|c)?"]))
+def test_the_prefix_begins_each_text_that_matches(text: str, rest: str) -> None:
+    pattern = text[:2] + rest
+    if fullmatch(pattern, text) is not None:
+        assert text.startswith(compiled(pattern).prefix)

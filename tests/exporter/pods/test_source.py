@@ -1,7 +1,5 @@
 """exporter.pods.source: identities and workloads of pods."""
 
-import re
-
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -19,6 +17,7 @@ from exporter.pods.source import (
     workload,
 )
 from kubelet.pb.core.v1 import pod_pb2
+from runtime.patterns import compiled
 
 NONE = LabelFilter(None)
 
@@ -63,7 +62,7 @@ def _object(text: str = OBJECT) -> ApiPod:
 
 
 def test_both_sources_give_the_same_identity() -> None:
-    allowed = LabelFilter(re.compile("app|team"))
+    allowed = LabelFilter(compiled("app|team"))
     identity = of_message(_message(), allowed)
     assert identity is not None
     assert identity.key == ("n", "web-1")
@@ -76,12 +75,12 @@ def test_both_sources_give_the_same_identity() -> None:
 def test_labels_match_by_whole_name() -> None:
     labels = {"app": "1", "app.kubernetes.io/name": "2", "application": "3"}
     assert NONE(labels) == ()
-    assert LabelFilter(re.compile("app"))(labels) == (("app", "1"),)
-    assert LabelFilter(re.compile(r"app(\\.kubernetes\\.io/.*)?".replace("\\\\", "\\")))(labels) == (
+    assert LabelFilter(compiled("app"))(labels) == (("app", "1"),)
+    assert LabelFilter(compiled(r"app(\\.kubernetes\\.io/.*)?".replace("\\\\", "\\")))(labels) == (
         ("app", "1"),
         ("app.kubernetes.io/name", "2"),
     )
-    everything = LabelFilter(re.compile(".*"))
+    everything = LabelFilter(compiled(".*"))
     assert len(everything({f"l{n}": "v" for n in range(1000)})) == LABELS_LIMIT
     assert everything({"x" * 400: "v", "y": "v" * 64, "z": "v"}) == (("z", "v"),)
 
