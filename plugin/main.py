@@ -49,10 +49,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     uevents = Uevents(first=host.here("/proc/1"))
     kubelet = KubeletState(paths, clock, settings.node_name)
     context = PluginContext(
-        host=host,
-        paths=paths,
-        watcher=watcher,
-        kubelet=kubelet,
+        *(host, paths, watcher, kubelet),
         ownership=DeviceOwnership(kubelet),
         token=lambda: secrets.token_hex(TOKEN_BYTES),
         uevents=uevents,

@@ -14,7 +14,7 @@ that neither the kubelet nor the id gives. Remembered devices (device_memory) th
 as no longer offered.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from exporter.mapping.device_ids import IdReader, read_id
@@ -135,6 +135,13 @@ class _Holdings:
                 self._cdi.setdefault(key, set()).update(cdi.name for cdi in claimed.cdi_devices)
                 held = True
         return held
+
+    def all_containers(
+        self, numa: Mapping[DeviceKey, Nodes], cpu_numa: Mapping[int, int]
+    ) -> tuple[Container, ...]:
+        """The snapshot's containers."""
+        found = sorted(self.containers.items(), key=lambda item: item[0])
+        return tuple([one.container(holder, numa, cpu_numa) for holder, one in found])
 
     def claims(self) -> tuple[ClaimDevice, ...]:
         """The claimed devices."""
@@ -257,11 +264,7 @@ class SnapshotBuilder:
             for key in sorted(offered | held.holders.keys() | reported.keys())
         ]
         if remembered and allocatable is not None:
-            devices += [
-                Device(key, one.parent, one.numa_nodes, allocatable=False, no_longer_offered_since=one.since)
-                for key, one in remembered.items()
-                if not (key in offered or key in held.holders or key in reported)
-            ]
+            devices += _no_longer_offered(remembered, named={device.key for device in devices})
             devices.sort(key=_key)
         claims = held.claims()
         if last is not None:
@@ -274,12 +277,7 @@ class SnapshotBuilder:
         snapshot = Snapshot(
             devices=tuple(devices),
             claims=claims,
-            containers=tuple(
-                [
-                    found.container(holder, numa, self.cpu_numa)
-                    for holder, found in sorted(held.containers.items(), key=lambda item: item[0])
-                ]
-            ),
+            containers=held.all_containers(numa, self.cpu_numa),
             pods=len(uids),
             complete=allocatable is not None,
             numa_by_plugin=frozenset(by_plugin),
@@ -346,6 +344,15 @@ def _claims(
         if part.claims:
             held.add(part.message, uids[name])
     return held.claims()
+
+
+def _no_longer_offered(remembered: _Remembered, named: Collection[DeviceKey]) -> list[Device]:
+    """The remembered devices that are not `named` by the kubelet, a pod or a report."""
+    return [
+        Device(key, one.parent, one.numa_nodes, allocatable=False, no_longer_offered_since=one.since)
+        for key, one in remembered.items()
+        if key not in named
+    ]
 
 
 def _allocatable_nodes(
