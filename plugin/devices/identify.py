@@ -3,7 +3,8 @@
 `members` derives the resources of a family, whose name is a template over its devices.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -145,6 +146,14 @@ class Identifier:
             return (numa,)
         nodes = (found.numa_node,) if found.numa_node is not None else numa_nodes(found)
         return tuple(sorted({node for node in nodes if node >= 0}))
+
+
+def unmatched(plan: ResourcePlan, found: Iterable[Found]) -> Iterator[Found]:
+    """What `match` excludes: the dry run shows it. A template that fails is left out by `identify`."""
+    for item in found:
+        with suppress(TemplateError):
+            if plan.match is not None and not plan.match.holds({"device": item}):
+                yield item
 
 
 def _is_member(family: Template, name: str, variables: Mapping[str, object]) -> bool:

@@ -30,7 +30,7 @@ from plugin.presets import PRESETS
 from plugin.settings import PluginSettings
 from runtime.config_file import ConfigError
 from runtime.flags import settings_flag
-from runtime.text import advice, quoted, visible
+from runtime.text import advice, named, quoted, visible
 
 _EPILOG = """\b
 Exit status:
@@ -132,6 +132,8 @@ _COLUMNS: Final = ("DEVICE", "HEALTH", "NUMA", "PATH", "ATTRIBUTES", "REASON")
 _INDENT: Final = "  "
 _CUT: Final = 160
 """Characters of a table cell."""
+_REASONS: Final = 16
+"""Reasons why devices of a resource are not offered."""
 _MOST: Final = 1000
 """Devices in the table of a resource."""
 
@@ -156,10 +158,11 @@ class _Dumper(yaml.SafeDumper):
 
 def print_tables(document: DryRunDocument, out: TextIO) -> None:
     """Write each resource with its devices and allocations."""
+    members = {resource.family for resource in document.resources if resource.family != resource.name}
     for number, resource in enumerate(document.resources):
         if number:
             out.write("\n")
-        out.write(f"{_headline(resource)}\n")
+        out.write(f"{_headline(resource, is_family=resource.name in members)}\n")
         if resource.devices:
             _table(resource.devices[:_MOST], out)
         if len(resource.devices) > _MOST:
@@ -171,8 +174,10 @@ def print_tables(document: DryRunDocument, out: TextIO) -> None:
             out.writelines(f"  {line}\n" for line in _specified(resource.cdi))
 
 
-def _headline(resource: DiscoveredResource) -> str:
+def _headline(resource: DiscoveredResource, *, is_family: bool) -> str:
     name = visible(resource.name)
+    if is_family:
+        return f"{name}: what none of its resources offers"
     family = "" if resource.family in {None, resource.name} else f" (of {visible(resource.family or '')})"
     if resource.problem is not None:
         return f"{name}{family}: scan failed: {visible(resource.problem)}"
@@ -191,10 +196,24 @@ def _remarks(resource: DiscoveredResource) -> Iterator[str]:
         yield f"note: {visible(note)}"
     for one in resource.left_out:
         yield f"left out: {visible(one.device)}: {visible(one.reason)}"
+    yield from _not_offered(resource)
     for other in resource.conflicts:
         yield f"conflict: {visible(other.device)} is kept by {visible(other.resource)}"
     for other in resource.clashes:
         yield f"conflict: the id {visible(other.device)} is advertised by {visible(other.resource)} too"
+
+
+def _not_offered(resource: DiscoveredResource) -> Iterator[str]:
+    """One line for each reason, at most `_REASONS`."""
+    names: dict[str, list[str]] = {}
+    for one in resource.not_offered:
+        names.setdefault(one.reason, []).append(visible(one.device, _CUT))
+    groups = list(names.items())
+    for reason, devices in groups[:_REASONS]:
+        yield f"not offered: {named(devices)}: {visible(reason)}"
+    more = resource.not_listed + sum(len(devices) for _, devices in groups[_REASONS:])
+    if more:
+        yield f"not offered: {more} more"
 
 
 def _allocated(allocation: DryAllocation) -> Iterator[str]:

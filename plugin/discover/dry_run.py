@@ -24,10 +24,11 @@ from plugin.devices.allocation import (
 from plugin.devices.claims import DeviceClaims, NamesInUse, claim_of
 from plugin.devices.device import Device
 from plugin.devices.health import HealthTracker
-from plugin.devices.identify import members
+from plugin.devices.identify import members, unmatched
 from plugin.devices.inventory import Inventory, ObservedDevice, TrackedDevice
 from plugin.devices.rendering import Mount, RenderError, runs
 from plugin.discovery.host import HostRoot
+from plugin.discovery.source import MOST_NOT_SELECTED, Findings
 from plugin.names import natural
 from plugin.serving.allocate import allocate_on_host
 from plugin.serving.blocking import Offload, StuckError
@@ -150,8 +151,9 @@ class DryRunSpecification(msgspec.Struct, frozen=True):
 class DiscoveredResource(msgspec.Struct, frozen=True):
     """One resource. `family`: the template of its name, if devices name it.
 
-    `problem`: why the scan failed. `notes`: why there may be fewer devices than expected. `conflicts`:
-    devices of an earlier resource; `clashes`: ids that another resource advertises too.
+    `problem`: why the scan failed. `notes`: why there may be fewer devices than expected. `not_offered`:
+    what sources and `match` exclude; `not_listed` counts more. `conflicts`: devices of an earlier resource;
+    `clashes`: ids that another resource advertises too.
     """
 
     name: str
@@ -162,6 +164,8 @@ class DiscoveredResource(msgspec.Struct, frozen=True):
     """Whether it would register now, rather than wait for devices."""
     devices: tuple[DiscoveredDevice, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    not_offered: tuple[LeftOut, ...] = ()
+    not_listed: int = 0
     conflicts: tuple[Conflict, ...] = ()
     clashes: tuple[Conflict, ...] = ()
     allocations: tuple[DryAllocation, ...] = ()
@@ -223,11 +227,14 @@ class _DryRun:
         except (ScanError, StuckError) as error:
             yield DiscoveredResource(plan.name, plan.name, str(error))
             return
+        others, more = _not_offered(plan, every)
         named = members(plan, (found for findings in every for found in findings.found))
         left_out = tuple(LeftOut(device, reason) for device, reason in named.left_out)
-        if left_out or not named.plans:
+        if left_out or others or not named.plans:
             notes = tuple(dict.fromkeys(note for findings in every for note in findings.notes))
-            yield DiscoveredResource(plan.name, plan.name, notes=notes, left_out=left_out)
+            yield DiscoveredResource(
+                plan.name, plan.name, notes=notes, left_out=left_out, not_offered=others, not_listed=more
+            )
         for name in sorted(named.plans, key=natural):
             # The members use the scan of the family: no source scans, and no program runs, twice.
             yield await self._resource(named.plans[name], sources, float("-inf"))
@@ -239,6 +246,7 @@ class _DryRun:
         scanner = DeviceScanner(plan, self._host, sources)
         try:
             scan = await self._call(lambda: scanner.scan(not_before))
+            every = sources.scan(float("-inf"))
         except (ScanError, StuckError) as error:
             return DiscoveredResource(plan.name, family, str(error))
         conflicts = self._conflicts(plan, scan)
@@ -247,6 +255,7 @@ class _DryRun:
         inventory = Inventory(plan.sharing)
         inventory.survey((ObservedDevice(device, reasons[device.id]) for device in devices), _NOW)
         advertised = inventory.advertised()
+        others, more = _not_offered(plan, every) if family is None else ((), 0)
         clashes = self._ids.replace(plan.name, [entry.id for entry in advertised])
         ids: dict[str, list[str]] = {}
         for entry in advertised:
@@ -258,6 +267,8 @@ class _DryRun:
             registers=bool(advertised) or plan.advertise_empty,
             devices=tuple(_device(inventory.devices[i], ids[i]) for i in sorted(ids, key=natural)),
             left_out=tuple(LeftOut(*one) for one in (*scan.left_out, *inventory.left_out.items())),
+            not_offered=others,
+            not_listed=more,
             conflicts=_sorted(conflicts),
             clashes=_sorted(clashes),
             allocations=await self._allocations(plan, scanner, inventory),
@@ -392,6 +403,20 @@ def _own_name(plan: ResourcePlan, own: CdiPlan, device: Device, taken: Collectio
     if name in taken:
         raise RenderError(f"cdi.name: {quoted(name)} is that of another device")
     return name
+
+
+def _not_offered(plan: ResourcePlan, every: Sequence[Findings]) -> tuple[tuple[LeftOut, ...], int]:
+    """What neither a source nor `match` selects, with the reasons, and how many more there are."""
+    found = [item for findings in every for item in findings.found]
+    known = {name for item in found for name in (item.name, item.path)}
+    not_selected = [findings.not_selected for findings in every]
+    pairs = dict.fromkeys(
+        (name, str(reason)) for one in not_selected for name, reason in one.first if name not in known
+    )
+    excluded = [(item.path or item.name, "match is false") for item in unmatched(plan, found)]
+    rest = max(0, len(excluded) - MOST_NOT_SELECTED)
+    listed = sorted((*pairs, *excluded[:MOST_NOT_SELECTED]), key=lambda pair: natural(pair[0]))
+    return tuple(LeftOut(*pair) for pair in listed), rest + sum(one.more for one in not_selected)
 
 
 def _sorted(others: Mapping[str, str]) -> tuple[Conflict, ...]:

@@ -10,7 +10,7 @@ from plugin.discovery.host import HostRoot
 from plugin.discovery.kfd_topology import xgmi_links
 from plugin.discovery.pci import PCI_ATTRIBUTES, FunctionFilter, PciBus, PciFunction, PciSelection
 from plugin.discovery.selectors import NamePatterns
-from plugin.discovery.source import Findings, Found, selection_notes
+from plugin.discovery.source import Candidates, Findings, Found, Mismatch, selected, selection_notes
 from plugin.discovery.sysfs_tree import SysfsDirectory, clean
 from plugin.names import natural
 
@@ -110,23 +110,29 @@ class Drm(PciSelection, frozen=True):
         """The selected cards."""
         bus, wanted = PciBus(host), self._filter()
         cards = GraphicsCards(bus).all()
-        found = [item for card in cards if (item := self._found(bus, card, wanted)) is not None]
+        candidates = Candidates()
+        for card in cards:
+            candidates.add(card.name, self._found(bus, card, wanted))
+        found, others = tuple(candidates.found), candidates.not_selected
         notes = selection_notes(found, len(cards), "cards", f"{CLASS} has no card")
-        return Findings(tuple(found), (("/dev/dri", "*"),), notes, _SUBSYSTEMS)
+        return Findings(found, (("/dev/dri", "*"),), notes, _SUBSYSTEMS, not_selected=others)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """The card; None if it is gone or no longer selected."""
         bus = PciBus(host)
         card = GraphicsCards(bus).one(found.name)
-        return None if card is None else self._found(bus, card, self._filter())
+        return None if card is None else selected(self._found(bus, card, self._filter()))
 
     def _filter(self) -> FunctionFilter:
         return FunctionFilter(self, with_vfs=self.with_vfs)
 
-    def _found(self, bus: PciBus, card: GraphicsCard, wanted: FunctionFilter) -> Found | None:
+    def _found(self, bus: PciBus, card: GraphicsCard, wanted: FunctionFilter) -> Found | Mismatch | str:
         function = card.function
-        if not selectors.any_matches(self.names, (card.name,)) or not wanted.selects(bus, function):
-            return None
+        if not selectors.any_matches(self.names, (card.name,)):
+            return Mismatch("names", self.names)
+        mismatch = wanted.mismatch(bus, function)
+        if mismatch is not None:
+            return mismatch
         pci = bus.attributes(function)
         if function is None:
             pci["driver"] = card.driver

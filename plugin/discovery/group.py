@@ -9,7 +9,16 @@ from msgspec import UNSET, Meta, UnsetType
 
 from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, Found, Scanner, Shared, SharedState, SourceConfig
+from plugin.discovery.source import (
+    Candidates,
+    Findings,
+    Found,
+    NotSelected,
+    Scanner,
+    Shared,
+    SharedState,
+    SourceConfig,
+)
 from plugin.fields import AttributeName, ConfigStruct, HostGlob, Problem
 from plugin.names import natural
 from runtime.text import quoted
@@ -120,6 +129,22 @@ def assign(
     return made
 
 
+def lacking(
+    members: Sequence[GroupMember], present: Sequence[Sequence[str]], groups: Mapping[Key, Sequence[str]]
+) -> tuple[tuple[Key, ...], tuple[str, ...]]:
+    """The groups that `assign` could not complete, and the patterns of the members that they lack."""
+    leader = leader_of(members)
+    keys = tuple(key for key in _keys(members, present, leader) if key not in groups)
+    patterns = [
+        member.path
+        for index, member in enumerate(members)
+        if index != leader
+        and not member.optional
+        and not _free(present[index], Counter(paths[index] for paths in groups.values()), member.limit)
+    ]
+    return keys, tuple(patterns)
+
+
 def _keys(members: Sequence[GroupMember], present: Sequence[Sequence[str]], leader: int | None) -> list[Key]:
     """The groups that are possible if there are enough paths of each member."""
     if leader is None:
@@ -158,8 +183,9 @@ class GroupScanner:
         scans = [glob.scan(host) for glob in self._globs]
         present = [{item.path: item for item in each.found} for each in scans]
         self._state = state = _STATE.of(host, self._members)
+        paths = [tuple(items) for items in present]
         with state.lock:
-            groups = assign(self._members, [tuple(items) for items in present], state.value)
+            groups = assign(self._members, paths, state.value)
             state.value = groups
         found = [
             copy
@@ -167,7 +193,19 @@ class GroupScanner:
             for copy in self._copies(self._found(key, groups[key], present))
         ]
         follow = dict.fromkeys(pair for each in scans for pair in each.follow)
-        return Findings(tuple(found), tuple(follow), () if found else self._notes(present))
+        notes = () if found else self._notes(present)
+        others = self._incomplete(paths, groups)
+        return Findings(tuple(found), tuple(follow), notes, not_selected=others)
+
+    def _incomplete(
+        self, present: Sequence[Sequence[str]], groups: Mapping[Key, Sequence[str]]
+    ) -> NotSelected:
+        """The groups that lack a member's path, by the names that they would have."""
+        keys, patterns = lacking(self._members, present, groups)
+        candidates = Candidates()
+        for key in keys:
+            candidates.add(self._name(key), f"nothing is free of what matches {', '.join(patterns)}")
+        return candidates.not_selected
 
     def _found(self, key: Key, paths: Sequence[str], present: Sequence[Mapping[str, Found]]) -> Found:
         items = [present[index][path] for index, path in enumerate(paths) if path]

@@ -9,7 +9,7 @@ from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
 from plugin.discovery.pci import PCI_ATTRIBUTES, FunctionFilter, PciBus, PciFunction, PciSelection
 from plugin.discovery.selectors import NamePatterns
-from plugin.discovery.source import Findings, Found, selection_notes
+from plugin.discovery.source import Candidates, Findings, Found, Mismatch, selected, selection_notes
 from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsDirectory, clean
 from plugin.names import natural
 
@@ -140,11 +140,15 @@ class Infiniband(PciSelection, frozen=True):
         bus = PciBus(host)
         rdma, wanted = RdmaDevices(bus), FunctionFilter(self)
         devices = rdma.all()
-        found = [item for device in devices if (item := self._found(bus, rdma, wanted, device)) is not None]
+        candidates = Candidates()
+        for device in devices:
+            candidates.add(device.name, self._found(bus, rdma, wanted, device))
+        found, others = candidates.found, candidates.not_selected
         notes = selection_notes(found, len(devices), "RDMA devices", f"{CLASS} has no device")
         if self.together:
             found = _together(found)
-        return Findings(tuple(found), (("/dev/infiniband", "*"),), notes, SUBSYSTEMS | {"net"})
+        follow = (("/dev/infiniband", "*"),)
+        return Findings(tuple(found), follow, notes, SUBSYSTEMS | {"net"}, not_selected=others)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """The device; None if it is gone or no longer selected."""
@@ -153,23 +157,24 @@ class Infiniband(PciSelection, frozen=True):
         bus = PciBus(host)
         rdma = RdmaDevices(bus)
         device = rdma.one(found.name)
-        return None if device is None else self._found(bus, rdma, FunctionFilter(self), device)
+        return None if device is None else selected(self._found(bus, rdma, FunctionFilter(self), device))
 
     def _found(
         self, bus: PciBus, rdma: RdmaDevices, wanted: FunctionFilter, device: RdmaDevice
-    ) -> Found | None:
-        """The device, if it is selected."""
+    ) -> Found | Mismatch | str:
+        """The device, if it is selected, or else the reason."""
         if not selectors.any_matches(self.names, (device.name,)):
-            return None
+            return Mismatch("names", self.names)
         function = bus.function(device.address) if device.address else None
-        if not wanted.selects(bus, function):
-            return None
+        mismatch = wanted.mismatch(bus, function)
+        if mismatch is not None:
+            return mismatch
         interfaces = _interfaces(bus, device)
         link_type = device.link_type()
         if not selectors.any_matches(self.interfaces, interfaces):
-            return None
+            return Mismatch("interfaces", self.interfaces, interfaces)
         if not selectors.any_matches(self.link_types, (link_type,)):
-            return None
+            return Mismatch("link_types", self.link_types, (link_type,))
         attributes = {
             **bus.attributes(function),
             "rdma": device.name,

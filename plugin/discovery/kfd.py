@@ -9,7 +9,7 @@ from plugin.discovery.drm import DRM_ATTRIBUTES, GraphicsCard, GraphicsCards
 from plugin.discovery.host import HostRoot
 from plugin.discovery.kfd_topology import NODES, ComputeNode, compute_node, compute_nodes, xgmi_links
 from plugin.discovery.pci import FunctionFilter, PciBus, PciFunction, PciSelection
-from plugin.discovery.source import Findings, Found
+from plugin.discovery.source import Candidates, Findings, Found, Mismatch, selected
 from plugin.names import natural
 
 DEVICE: Final = "/dev/kfd"
@@ -49,16 +49,18 @@ class Kfd(PciSelection, frozen=True):
         except FileNotFoundError:
             return Findings((), _FOLLOWED, (f"{NODES} is not there",), _SUBSYSTEMS)
         cards = {card.render: card for card in GraphicsCards(bus).all() if card.render}
-        pairs = ((node, cards.get(f"renderD{node.render_minor}")) for node in nodes)
-        found = [
-            item
-            for node, card in pairs
-            if card is not None and (item := self._found(bus, wanted, node, card)) is not None
-        ]
-        found.sort(key=lambda item: natural(item.name))
+        candidates = Candidates()
+        for node in nodes:
+            card = cards.get(f"renderD{node.render_minor}")
+            if card is None:
+                candidates.add(f"kfd node {node.number}", f"no card has renderD{node.render_minor}")
+            else:
+                candidates.add(card.device.name, self._found(bus, wanted, node, card))
+        found = sorted(candidates.found, key=lambda item: natural(item.name))
         if not found and not notes:
             notes = (f"none of {len(nodes)} compute nodes is selected",)
-        return Findings(tuple(found), _FOLLOWED, notes, _SUBSYSTEMS)
+        others = candidates.not_selected
+        return Findings(tuple(found), _FOLLOWED, notes, _SUBSYSTEMS, not_selected=others)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """The node; None if it is gone or no longer selected."""
@@ -70,19 +72,20 @@ class Kfd(PciSelection, frozen=True):
         card = GraphicsCards(bus).one(f"card{found.attrs['card']}")
         if node is None or card is None or card.render != f"renderD{node.render_minor}":
             return None
-        now = self._found(bus, FunctionFilter(self), node, card)
+        now = selected(self._found(bus, FunctionFilter(self), node, card))
         return now if now is not None and now.name == found.name else None
 
     def _found(
         self, bus: PciBus, wanted: FunctionFilter, node: ComputeNode, card: GraphicsCard
-    ) -> Found | None:
-        """The node, if it is selected."""
+    ) -> Found | Mismatch | str:
+        """The node, if it is selected, or else the reason."""
         function = card.function or _whole(bus, node)
         partition = card.function is None
         if self.partitions is not UNSET and self.partitions != partition:
-            return None
-        if not wanted.selects(bus, function):
-            return None
+            return f"partitions: found a {'partition' if partition else 'whole device'}"
+        mismatch = wanted.mismatch(bus, function)
+        if mismatch is not None:
+            return mismatch
         name = card.device.name
         # A partition differs from the function, which is a device of its own.
         claim = function.claim if function is not None and not partition else f"kfd:{name}"

@@ -23,7 +23,7 @@ from plugin.discovery.pci import (
     driver_nodes,
 )
 from plugin.discovery.selectors import NamePatterns
-from plugin.discovery.source import Findings, Found, Scanner
+from plugin.discovery.source import Candidates, Findings, Found, Mismatch, Scanner, selected
 from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsTree, clean
 from plugin.names import natural
 
@@ -119,13 +119,13 @@ class NetScanner:
 
     def __init__(self, config: Net) -> None:
         self._config = config
-        self._filter = FunctionFilter(config, with_vfs=config.with_vfs, classes=(_NETWORK_CLASS,))
+        self._filter = FunctionFilter(config, with_vfs=config.with_vfs)
         self._attached: dict[str, _Attached] = {}
 
     def scan(self, host: HostRoot) -> Findings:
         """The selected functions and interfaces. Raises OSError if the default route is unknown."""
         scan = _NetScan(host, self._config, self._filter, self._attached)
-        candidates: list[Found] = []
+        candidates = Candidates()
         notes: list[str] = []
         if "pci" in self._config.kinds:
             try:
@@ -133,13 +133,14 @@ class NetScanner:
             except FileNotFoundError:
                 addresses = frozenset()
                 notes.append(f"{DEVICES} is not there")
-            candidates += [item for address in addresses if (item := scan.function(address)) is not None]
+            for address in addresses:
+                candidates.add(address, scan.function(address))
             self._attached = {a: attached for a, attached in self._attached.items() if a in addresses}
         if {"hardware", "virtual"} & set(self._config.kinds):
-            others = map(scan.interface, scan.bus.interfaces.all())
-            candidates += [item for item in others if item is not None]
+            for interface in scan.bus.interfaces.all():
+                candidates.add(interface.name, scan.interface(interface))
         found: list[Found] = []
-        for item in sorted(candidates, key=lambda item: natural(item.name)):
+        for item in sorted(candidates.found, key=lambda item: natural(item.name)):
             reason = scan.in_use(item)
             if reason:
                 notes.append(f"{clean(item.name)} is left out: {reason}")
@@ -147,16 +148,17 @@ class NetScanner:
                 found.append(item)
         if not found and not notes:
             notes.append("no network function or interface is selected")
-        return Findings(tuple(found), _FOLLOWED, tuple(notes), _SUBSYSTEMS)
+        others = candidates.not_selected
+        return Findings(tuple(found), _FOLLOWED, tuple(notes), _SUBSYSTEMS, not_selected=others)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """The function or interface; None if it is gone or no longer selected."""
         scan = _NetScan(host, self._config, self._filter, self._attached)
         if selectors.ADDRESS.fullmatch(found.name):
-            now = scan.function(found.name)
+            now = selected(scan.function(found.name))
         else:
             interface = scan.bus.interfaces.one(found.name)
-            now = None if interface is None else scan.interface(interface)
+            now = None if interface is None else selected(scan.interface(interface))
         reason = scan.in_use(now) if now is not None else ""
         return now if now is None or not reason else replace(now, absent=reason)
 
@@ -171,19 +173,22 @@ class _NetScan:
         self._rdma = RdmaDevices(self.bus)
         self._config = config
         self._wanted = wanted
-        self._without_function = FunctionFilter(config).is_open
         self._attached = attached
         self._in_use: frozenset[str] | None = frozenset() if config.default_route else None
 
-    def function(self, address: str) -> Found | None:
-        """The function at an address, if it is selected."""
+    def function(self, address: str) -> Found | Mismatch | str | None:
+        """The network function at an address, if it is selected, or else the reason."""
         function = self.bus.function(address)
-        if function is None or not self._wanted.selects(self.bus, function):
+        if function is None or not function.class_code.startswith(_NETWORK_CLASS):
             return None
+        mismatch = self._wanted.mismatch(self.bus, function)
+        if mismatch is not None:
+            return mismatch
         now = self._attached_to(function)
         wanted = self._config.rdma
-        if not self._selects(now) or (wanted is not UNSET and wanted != bool(now.rdma)):
-            return None
+        mismatch = self._mismatch(now)
+        if mismatch is not None:
+            return mismatch
         attributes = {**self.bus.attributes(function), **now.attributes("pci")}
         nodes = driver_nodes(attributes)
         if wanted is True:
@@ -196,13 +201,19 @@ class _NetScan:
             claim=function.claim,
         )
 
-    def interface(self, interface: NetworkInterface) -> Found | None:
-        """An interface without a PCI function, if it is selected."""
-        if interface.kind == "pci" or interface.kind not in self._config.kinds or not self._without_function:
+    def interface(self, interface: NetworkInterface) -> Found | Mismatch | str | None:
+        """An interface without a PCI function, if it is selected, or else the reason."""
+        if interface.kind == "pci":
             return None
+        if interface.kind not in self._config.kinds:
+            return Mismatch("kinds", self._config.kinds, (interface.kind,))
+        mismatch = self._wanted.mismatch(self.bus, None)
+        if mismatch is not None:
+            return mismatch
         now = _Attached("", (interface.name,), interface.link_type())
-        if self._config.rdma is True or not self._selects(now):
-            return None
+        mismatch = self._mismatch(now)
+        if mismatch is not None:
+            return mismatch
         return Found(
             interface.name,
             attrs={**self.bus.attributes(None), **now.attributes(interface.kind)},
@@ -210,10 +221,15 @@ class _NetScan:
             claim=_claim(interface),
         )
 
-    def _selects(self, now: _Attached) -> bool:
-        return selectors.any_matches(self._config.interfaces, now.interfaces) and selectors.any_matches(
-            self._config.link_types, (now.link_type,)
-        )
+    def _mismatch(self, now: _Attached) -> Mismatch | str | None:
+        config = self._config
+        if not selectors.any_matches(config.interfaces, now.interfaces):
+            return Mismatch("interfaces", config.interfaces, now.interfaces)
+        if not selectors.any_matches(config.link_types, (now.link_type,)):
+            return Mismatch("link_types", config.link_types, (now.link_type,))
+        if config.rdma is not UNSET and config.rdma != bool(now.rdma):
+            return f"rdma: found {'an' if now.rdma else 'no'} RDMA device"
+        return None
 
     def in_use(self, found: Found) -> str:
         """Why a device cannot be offered: it has the host's default route; otherwise empty.

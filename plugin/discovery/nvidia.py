@@ -11,7 +11,17 @@ from msgspec import UNSET, UnsetType
 from plugin.discovery.host import HostRoot
 from plugin.discovery.nvml import NVML, Gpu, NvidiaEvents, Nvml, NvmlError, NvmlMissingError, Slice
 from plugin.discovery.selectors import ADDRESS
-from plugin.discovery.source import FaultSource, Findings, Found, Scanner, Shared, SharedState, SourceConfig
+from plugin.discovery.source import (
+    Candidates,
+    FaultSource,
+    Findings,
+    Found,
+    NotSelected,
+    Scanner,
+    Shared,
+    SharedState,
+    SourceConfig,
+)
 from plugin.discovery.sysfs_tree import SysfsTree, clean
 from plugin.fields import HostPath
 from plugin.names import natural
@@ -196,7 +206,19 @@ class NvidiaScanner:
                     found[name] = replace(before[name], absent=reason)
             seen.value = found
         notes = problems or (() if found else (f"NVML has {len(gpus)} GPUs, and no {self._wanted}",))
-        return _findings(found.values(), notes)
+        return _findings(found.values(), notes, self._others(gpus))
+
+    def _others(self, gpus: Iterable[Gpu]) -> NotSelected:
+        """The slices, or the GPUs without slices, that `kind` does not select."""
+        others = Candidates()
+        for gpu in gpus:
+            parent = _Parent(gpu.minor, gpu.address, {"uuid": gpu.uuid})
+            if self._kind == "gpus":
+                for part in gpu.slices:
+                    others.add(part.uuid or parent.label(part), "kind: found a MIG slice, expected a GPU")
+            elif not gpu.slices and (self._kind == "slices" or gpu.mig):
+                others.add(gpu.uuid or parent.name, "kind: found a GPU without MIG slices, expected slices")
+        return others.not_selected
 
     @property
     def _wanted(self) -> str:
@@ -225,7 +247,7 @@ class NvidiaScanner:
             notes.append(none)
         elif not found:
             notes.append(f"the driver shows {len(shown)} GPUs, and no {self._wanted}")
-        return _findings(found, notes)
+        return _findings(found, notes, self._others(shown))
 
     def _devices(self, driver: DriverFiles, gpu: Gpu, source: str) -> Iterator[Found]:
         """The GPU, or its slices. `source`: the attribute, where the GPU was read."""
@@ -275,7 +297,8 @@ class _Parent:
     base: dict[str, str]
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """`nvidia0`; empty if its number is unknown."""
         return "" if self.minor is None else f"nvidia{self.minor}"
 
     def _attrs(self, **own: str) -> dict[str, str]:
@@ -283,7 +306,7 @@ class _Parent:
         return {
             **self.base,
             "minor": _text(self.minor),
-            "gpu": self._name,
+            "gpu": self.name,
             "address": self.address,
             **empty,
             **own,
@@ -295,12 +318,16 @@ class _Parent:
 
     @property
     def _path(self) -> str:
-        return f"/dev/{self._name}" if self._name else ""
+        return f"/dev/{self.name}" if self.name else ""
+
+    def label(self, part: Slice) -> str:
+        """`nvidia0/gi1`, `nvidia0/gi1/ci2`."""
+        return f"{self.name}/gi{part.gi}" + (f"/ci{part.ci}" if part.ci else "")
 
     def found(self) -> Found:
         """The whole GPU."""
         return Found(
-            self.base["uuid"] or self._name,
+            self.base["uuid"] or self.name,
             self._path,
             self._attrs(),
             nodes=(self._path,) if self._path else (),
@@ -310,7 +337,7 @@ class _Parent:
 
     def slice(self, driver: DriverFiles, part: Slice) -> Found:
         """One of its slices, named after the UUID if NVML gives one."""
-        label = f"{self._name}/gi{part.gi}" + (f"/ci{part.ci}" if part.ci else "")
+        label = self.label(part)
         minors = [driver.capability(f"gpu{self.minor}/gi{part.gi}{more}") for more in ("", f"/ci{part.ci}")]
         caps = [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors if minor is not None]
         attrs = self._attrs(
@@ -325,7 +352,7 @@ class _Parent:
         )
         absent = "" if None not in minors else f"{label}: its numbers in /dev/nvidia-caps are not known"
         nodes = (self._path, *caps)
-        claim = f"nvidia:{self.address or self._name}/gi{part.gi}/ci{part.ci}"
+        claim = f"nvidia:{self.address or self.name}/gi{part.gi}/ci{part.ci}"
         return Found(
             part.uuid or label, self._path, attrs, absent, nodes=nodes, sysfs=self._sysfs, claim=claim
         )
@@ -335,6 +362,6 @@ def _text(number: int | None) -> str:
     return "" if number is None else str(number)
 
 
-def _findings(found: Iterable[Found], notes: Sequence[str]) -> Findings:
+def _findings(found: Iterable[Found], notes: Sequence[str], others: NotSelected) -> Findings:
     ordered = sorted(found, key=lambda item: natural(item.attrs["slice"] or item.attrs["gpu"] or item.name))
-    return Findings(tuple(ordered), _FOLLOWED, tuple(notes), _SUBSYSTEMS)
+    return Findings(tuple(ordered), _FOLLOWED, tuple(notes), _SUBSYSTEMS, not_selected=others)

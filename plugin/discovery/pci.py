@@ -5,7 +5,7 @@ vendor, device, class, driver, address, or physical function.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -19,7 +19,7 @@ from plugin.discovery.selectors import (
     HexIds,
     NamePatterns,
 )
-from plugin.discovery.source import Findings, Found, SourceConfig
+from plugin.discovery.source import Candidates, Findings, Found, Mismatch, SourceConfig, selected
 from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, clean
 from plugin.fields import Problem
 from plugin.names import natural
@@ -321,45 +321,64 @@ class FunctionFilter:
             selectors.VirtualFunctions(selectors.address_pattern(p.physical), p.ranges) for p in parsed
         )
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it has no condition, so that a device without a PCI function is selected too."""
+    def _conditions(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """The keys that a device without a PCI function does not match, with their values."""
         selection = self._selection
-        conditions = (
-            *(self._vendors, self._devices, self._addresses, self._classes, selection.drivers),
-            *(self._pf_names, self._pf_addresses, selection.pf_drivers),
-        )
-        return selection.functions != "virtual" and not any(conditions)
+        keys = ("vendors", "devices", "drivers", "addresses", "pf_names", "pf_addresses", "pf_drivers")
+        yield from ((key, values) for key in keys if (values := getattr(selection, key)))
+        yield from (("classes", self._classes),) if self._classes else ()
+        yield from (("functions", ("virtual",)),) if selection.functions == "virtual" else ()
 
-    def selects(self, bus: PciBus, function: PciFunction | None) -> bool:
-        """Whether a function is selected; None: a device without a PCI function."""
-        selection = self._selection
+    def mismatch(self, bus: PciBus, function: PciFunction | None) -> Mismatch | str | None:
+        """Why a function is not selected; None if it is. A device without a function meets no condition."""
         if function is None:
-            return self.is_open
-        return (
-            (not self._vendors or function.vendor in self._vendors)
-            and (not self._devices or function.device in self._devices)
-            and (not self._classes or function.class_code.startswith(self._classes))
-            and selectors.any_matches(self._addresses, (function.address,))
-            and selectors.any_matches(selection.drivers, (function.driver,))
-            and (selection.functions == "all" or (selection.functions == "virtual") == bool(function.pf))
-            and (self._with_vfs or bool(function.pf) or not bus.vfs(function))
-            and self._selects_physical(bus, function)
-        )
+            return next((Mismatch(key, wanted, ()) for key, wanted in self._conditions()), None)
+        own = next(self._mismatches(function), None)
+        if own is not None:
+            return own
+        if not self._with_vfs and not function.pf and bus.vfs(function):
+            return "with_vfs: found a function with virtual functions"
+        return self._mismatch_of_physical(bus, function)
 
-    def _selects_physical(self, bus: PciBus, function: PciFunction) -> bool:
-        drivers = self._selection.pf_drivers
-        if not (self._pf_names or self._pf_addresses or drivers):
-            return True
+    def _mismatches(self, function: PciFunction) -> Iterator[Mismatch]:
+        """By what is known of a function without further reading."""
+        selection = self._selection
+        if self._vendors and function.vendor not in self._vendors:
+            yield Mismatch("vendors", selection.vendors, (function.vendor,))
+        if self._devices and function.device not in self._devices:
+            yield Mismatch("devices", selection.devices, (function.device,))
+        if self._classes and not function.class_code.startswith(self._classes):
+            yield Mismatch("classes", self._classes, (function.class_code,))
+        if not selectors.any_matches(self._addresses, (function.address,)):
+            yield Mismatch("addresses", selection.addresses)
+        if not selectors.any_matches(selection.drivers, (function.driver,)):
+            yield Mismatch("drivers", selection.drivers, (function.driver,))
+        kind = "virtual" if function.pf else "physical"
+        if selection.functions not in {"all", kind}:
+            yield Mismatch("functions", (selection.functions,), (kind,))
+
+    def _mismatch_of_physical(self, bus: PciBus, function: PciFunction) -> Mismatch | None:
+        selection = self._selection
+        of_physical = {
+            "pf_drivers": selection.pf_drivers,
+            "pf_addresses": selection.pf_addresses,
+            "pf_names": selection.pf_names,
+        }
+        if not any(of_physical.values()):
+            return None
         physical = bus.function(function.pf) if function.pf else None
         if physical is None:
-            return False
+            return next(Mismatch(key, wanted, ()) for key, wanted in of_physical.items() if wanted)
         index = bus.vf(function)
-        return (
-            (not drivers or selectors.any_matches(drivers, (physical.driver,)))
-            and _any_selects(self._pf_addresses, lambda: (physical.address,), index)
-            and _any_selects(self._pf_names, lambda: bus.interfaces.names(physical.address), index)
-        )
+        at = "" if index is None else f"#{index}"
+        if not selectors.any_matches(selection.pf_drivers, (physical.driver,)):
+            return Mismatch("pf_drivers", selection.pf_drivers, (physical.driver,))
+        if not _any_selects(self._pf_addresses, lambda: (physical.address,), index):
+            return Mismatch("pf_addresses", selection.pf_addresses, (f"{physical.address}{at}",))
+        if not _any_selects(self._pf_names, lambda: bus.interfaces.names(physical.address), index):
+            names = bus.interfaces.names(physical.address)
+            return Mismatch("pf_names", selection.pf_names, tuple(f"{name}{at}" for name in names))
+        return None
 
 
 def _any_selects(
@@ -401,23 +420,29 @@ class Pci(PciSelection, frozen=True):
             addresses = bus.addresses()
         except FileNotFoundError:
             return Findings((), notes=(f"{DEVICES} is not there",), subsystems=_SUBSYSTEMS)
-        found = [item for address in addresses if (item := _found(bus, address, wanted)) is not None]
+        functions = Candidates()
+        for address in addresses:
+            functions.add(address, _found(bus, address, wanted))
+        found, others = tuple(functions.found), functions.not_selected
         notes = () if found else (f"none of {len(addresses)} PCI functions is selected",)
-        return Findings(tuple(found), (("/dev/vfio", "*"),), notes, _SUBSYSTEMS)
+        return Findings(found, (("/dev/vfio", "*"),), notes, _SUBSYSTEMS, not_selected=others)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """The function; None if it is gone or no longer selected."""
-        return _found(PciBus(host), found.name, self._filter())
+        return selected(_found(PciBus(host), found.name, self._filter()))
 
     def _filter(self) -> FunctionFilter:
         classes = tuple(map(selectors.class_prefix, self.classes))
         return FunctionFilter(self, with_vfs=self.with_vfs, classes=classes)
 
 
-def _found(bus: PciBus, address: str, wanted: FunctionFilter) -> Found | None:
+def _found(bus: PciBus, address: str, wanted: FunctionFilter) -> Found | Mismatch | str | None:
     function = bus.function(address)
-    if function is None or not wanted.selects(bus, function):
+    if function is None:
         return None
+    mismatch = wanted.mismatch(bus, function)
+    if mismatch is not None:
+        return mismatch
     attributes = bus.attributes(function)
     return Found(
         function.address,

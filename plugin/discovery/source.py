@@ -5,16 +5,19 @@ attributes of its devices, the host paths that it reads, and its scanner. `regis
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from plugin.discovery.host import HostRoot, node_of
 from plugin.fields import ConfigStruct
+from runtime.text import named, quoted
 
 _LINKS: Final = frozenset({"/sys/bus", "/sys/class", "/sys/dev"})
 """Directories whose entries are links into /sys/devices."""
+MOST_NOT_SELECTED: Final = 256
+"""Candidates of one source that are kept with the reason; further ones are counted."""
 STANDARD_DIRECTORIES: Final = ("/dev", "/sys/devices", "/proc/driver", "/proc/1/net", *sorted(_LINKS))
 """Host directories that every Linux has. A missing one means that it is not mounted below the host root."""
 
@@ -43,13 +46,69 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Why a candidate is not selected: its values for a `key` of the source, and the expected ones.
+
+    `found` None: the key selects by what names the candidate anyway. The text is made where it is shown.
+    """
+
+    key: str
+    expected: Sequence[str]
+    found: Sequence[str] | None = None
+
+    def __str__(self) -> str:
+        expected = named([quoted(text) for text in self.expected])
+        expected = f"expected {'one of ' if len(self.expected) > 1 else ''}{expected}"
+        if self.found is None:
+            return f"{self.key}: {expected}"
+        found = named([quoted(text) for text in self.found if text]) or "nothing"
+        return f"{self.key}: found {found}, {expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class NotSelected:
+    """Candidates that are not selected: (name, reason) of the first ones; `more` are counted only."""
+
+    first: tuple[tuple[str, Mismatch | str], ...] = ()
+    more: int = 0
+
+
+class Candidates:
+    """Sorts the candidates of one scan: `found` are the selected ones."""
+
+    def __init__(self) -> None:
+        self.found: list[Found] = []
+        self._not_selected: list[tuple[str, Mismatch | str]] = []
+        self._more = 0
+
+    def add(self, name: str, result: Found | Mismatch | str | None) -> None:
+        """`result`: the device, or why it is not selected; None where there is no candidate (any more)."""
+        if isinstance(result, Found):
+            self.found.append(result)
+        elif result is not None and len(self._not_selected) < MOST_NOT_SELECTED:
+            self._not_selected.append((name, result))
+        elif result is not None:
+            self._more += 1
+
+    @property
+    def not_selected(self) -> NotSelected:
+        """The others."""
+        return NotSelected(tuple(self._not_selected), self._more)
+
+
+def selected(result: Found | Mismatch | str | None) -> Found | None:
+    """The device, if it is selected."""
+    return result if isinstance(result, Found) else None
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """The result of a scan.
 
     `follow` are (host directory, fnmatch pattern of entries) pairs and `subsystems` are the kernel's uevent
     subsystems (`pci`, `usb`, `net`, …): their changes call for another scan. `notes` say why there may be
     fewer devices than expected, for example that a directory is missing. Entries of the directories in
-    `entrywise` can be scanned one by one (`EntryScanner`).
+    `entrywise` can be scanned one by one (`EntryScanner`). `not_selected` is for people alone.
     """
 
     found: tuple[Found, ...]
@@ -57,6 +116,7 @@ class Findings:
     notes: tuple[str, ...] = ()
     subsystems: frozenset[str] = frozenset()
     entrywise: frozenset[str] = field(default=frozenset(), compare=False)
+    not_selected: NotSelected = field(default=NotSelected(), compare=False)
 
 
 class Scanner(Protocol):

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from plugin.discovery import selectors
 from plugin.discovery.glob import MAX_FOUND, matches
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Found, SourceConfig
+from plugin.discovery.source import Candidates, Findings, Found, Mismatch, SourceConfig, selected
 from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, children, clean
 from plugin.discovery.usb import PORT
 from plugin.fields import AttributeName, ConfigStruct, HostGlob, Problem, Regex
@@ -96,44 +96,48 @@ class Sysfs(SourceConfig, frozen=True):
         """The directories, each once, however many patterns match it."""
         sysfs = SysfsTree(host)
         follow: dict[tuple[str, str], None] = {}
-        found: dict[str, Found] = {}
+        seen: set[str] = set()
+        candidates = Candidates()
         of_paths = (_SUBSYSTEM.match(path) for path in self.paths)
         subsystems = {*self.subsystems, *(match[1] for match in of_paths if match is not None)}
-        seen = 0
         for pattern in self.paths:
             for path, status in matches(host, "", [p for p in pattern.split("/") if p], follow):
                 directory = sysfs.directory(path) if S_ISDIR(status.st_mode) else None
-                if directory is None or directory.path in found:
+                if directory is None or directory.path in seen:
                     continue
-                seen += 1
-                if seen > MAX_FOUND:
+                seen.add(directory.path)
+                if len(seen) > MAX_FOUND:
                     raise OSError(errno.EFBIG, f"more than {MAX_FOUND} directories match", pattern)
                 item = self._found(host, sysfs, path, directory)
-                if item is not None:
-                    found[directory.path] = item
+                candidates.add(path, item)
+                if isinstance(item, Found):
                     subsystems.add(directory.link("subsystem"))
-        ordered = sorted(found.values(), key=lambda item: (natural(item.name), item.path))
+        ordered = sorted(candidates.found, key=lambda item: (natural(item.name), item.path))
         watched = tuple(pair for pair in follow if not f"{pair[0]}/".startswith(_PSEUDO))
         notes: tuple[str, ...] = ()
-        if not found:
-            notes = (
-                f"none of {seen} directories is kept" if seen else f"nothing matches {', '.join(self.paths)}",
-            )
-        return Findings(tuple(ordered), watched, notes, frozenset(subsystems - {""}))
+        if not ordered:
+            none = f"none of {len(seen)} directories is kept"
+            notes = (none if seen else f"nothing matches {', '.join(self.paths)}",)
+        others = candidates.not_selected
+        return Findings(tuple(ordered), watched, notes, frozenset(subsystems - {""}), not_selected=others)
 
-    def _found(self, host: HostRoot, sysfs: SysfsTree, path: str, directory: SysfsDirectory) -> Found | None:
+    def _found(
+        self, host: HostRoot, sysfs: SysfsTree, path: str, directory: SysfsDirectory
+    ) -> Found | Mismatch | str:
         attrs: dict[str, str] = {}
         if self.pattern is not UNSET:
             match = fullmatch(self.pattern, path)
             if match is None:
-                return None
+                return Mismatch("pattern", (self.pattern,))
             attrs.update({name: text or "" for name, text in match.groupdict().items()})
         for file in self.keep:
             paths = _expanded(host, directory.path, file.file)
             text = next((text for path in paths if (text := _text(sysfs, path)) is not None), None)
-            captured = None if text is None else _matched(file, text)
+            if text is None:
+                return f"keep: {file.file} is not there"
+            captured = _matched(file, text)
             if captured is None:
-                return None
+                return Mismatch(f"keep: {file.file}", _wanted(file), (text,))
             attrs.update(captured)
         for name, relative in self.attrs.items():
             texts = (_text(sysfs, path) for path in _expanded(host, directory.path, relative))
@@ -152,7 +156,7 @@ class Sysfs(SourceConfig, frozen=True):
         directory = sysfs.directory(found.path)
         if directory is None or directory.path != found.sysfs:
             return None
-        return self._found(host, sysfs, found.path, directory)
+        return selected(self._found(host, sysfs, found.path, directory))
 
 
 def _claim(directory: SysfsDirectory) -> str:
@@ -175,6 +179,11 @@ def _matched(file: SysfsFile, text: str) -> dict[str, str] | None:
         return {}
     match = fullmatch(file.matches, text)
     return None if match is None else {name: part or "" for name, part in match.groupdict().items()}
+
+
+def _wanted(file: SysfsFile) -> tuple[str, ...]:
+    texts = () if file.one_of is UNSET else file.one_of
+    return (*texts, *(text for text in (file.equals, file.matches) if text is not UNSET))
 
 
 def _text(sysfs: SysfsTree, path: str) -> str | None:

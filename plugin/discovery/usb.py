@@ -9,7 +9,17 @@ from msgspec import Meta
 
 from plugin.discovery.host import HostRoot
 from plugin.discovery.selectors import MAX_PATTERN, UNIQUE, HexIds, NamePatterns, any_matches, hex_id
-from plugin.discovery.source import Findings, Found, Scanner, Shared, SharedState, SourceConfig
+from plugin.discovery.source import (
+    Candidates,
+    Findings,
+    Found,
+    Mismatch,
+    Scanner,
+    Shared,
+    SharedState,
+    SourceConfig,
+    selected,
+)
 from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsDirectory, SysfsTree, children
 from plugin.names import id_problem, matching, natural
 
@@ -235,10 +245,12 @@ class UsbScanner:
         self._state = state = _STATE.of(host, None)
         with state.lock:
             names = state.value.names([Plugged(d.port, (d.vendor, d.product), d.serial) for d in present])
-        found = [item for d in present if (item := self._found(host, sysfs, d, names[d.port])) is not None]
-        found.sort(key=lambda item: natural(item.name))
+        candidates = Candidates()
+        for device in present:
+            candidates.add(names[device.port], self._found(host, sysfs, device, names[device.port]))
+        found = tuple(sorted(candidates.found, key=lambda item: natural(item.name)))
         notes = () if found else (f"none of {len(present)} USB devices is selected",)
-        return Findings(tuple(found), follow, notes, _SUBSYSTEMS)
+        return Findings(found, follow, notes, _SUBSYSTEMS, not_selected=candidates.not_selected)
 
     @staticmethod
     def _buses(sysfs: SysfsTree) -> list[str]:
@@ -247,19 +259,29 @@ class UsbScanner:
         except OSError:
             return []
 
-    def _found(self, host: HostRoot, sysfs: SysfsTree, device: UsbDevice, name: str) -> Found | None:
+    def _mismatch(self, device: UsbDevice) -> Mismatch | None:
         config = self._config
-        if (self._vendors and device.vendor not in self._vendors) or (
-            self._products and device.product not in self._products
-        ):
-            return None
-        if not any_matches(config.serials, [device.serial]) or not any_matches(config.ports, [device.port]):
-            return None
+        if self._vendors and device.vendor not in self._vendors:
+            return Mismatch("vendors", config.vendors, (device.vendor,))
+        if self._products and device.product not in self._products:
+            return Mismatch("products", config.products, (device.product,))
+        if not any_matches(config.serials, [device.serial]):
+            return Mismatch("serials", config.serials, (device.serial,))
+        if not any_matches(config.ports, [device.port]):
+            return Mismatch("ports", config.ports, (device.port,))
+        return None
+
+    def _found(self, host: HostRoot, sysfs: SysfsTree, device: UsbDevice, name: str) -> Found | Mismatch:
+        config = self._config
+        mismatch = self._mismatch(device)
+        if mismatch is not None:
+            return mismatch
         attrs, nodes = attributes(host, sysfs, device)
         if self._classes and not self._classes & classes(attrs):
-            return None
-        if not any_matches(config.with_nodes, [kind for kind in CHILD_KINDS if attrs[kind]]):
-            return None
+            return Mismatch("classes", config.classes, sorted(classes(attrs)))
+        kinds = [kind for kind in CHILD_KINDS if attrs[kind]]
+        if not any_matches(config.with_nodes, kinds):
+            return Mismatch("with_nodes", config.with_nodes, kinds)
         claim = f"usb:{device.port}"
         return Found(name, device.path, attrs, nodes=nodes, sysfs=device.directory.path, claim=claim)
 
@@ -273,4 +295,4 @@ class UsbScanner:
             if found.name == found.attrs["serial"]:
                 same = [other for other in devices(sysfs) if other.kind == kind]
                 device = same[0] if len(same) == 1 else None
-        return None if device is None else self._found(host, sysfs, device, found.name)
+        return None if device is None else selected(self._found(host, sysfs, device, found.name))

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from devicelens import main
 from harness.hosttree import HostTree
+from harness.machines import Machine
 
 CAMERAS = """\
 version: 1
@@ -267,3 +268,77 @@ resources:
     assert "kind=a\n" in result.stdout
     assert "more=" not in result.stdout
     assert result.stdout.count("note: ") == 1
+
+
+CARDS = """\
+version: 1
+resources:
+  - name: example.com/card
+    discover: [{pci: {vendors: ["10de"]}}, {pci: {vendors: ["15b3"], drivers: [vfio-pci]}}]
+    match: "{{ device.attrs.device != '2330' }}"
+"""
+
+
+@pytest.fixture
+def cards(machine: Machine) -> Path:
+    machine.function("0000:19:00.0", "10de", "2330", "030200", driver="nvidia")
+    machine.function("0000:1a:00.0", "10de", "2331", "030200", driver="nvidia")
+    machine.function("0000:3b:00.0", "15b3", "101d", "020000", driver="mlx5_core")
+    for number in range(12):
+        machine.function(f"0000:00:{number:02x}.0", "8086", "0e00", "060400")
+    return machine.tree.root
+
+
+def test_each_candidate_that_is_not_offered_has_a_reason(tmp_path: Path, cards: Path) -> None:
+    (resource,) = discover(tmp_path, cards, CARDS)["resources"]
+    assert [device["id"] for device in resource["devices"]] == ["0000:1a:00.0"]
+    reasons = {(one["device"], one["reason"]) for one in resource["not_offered"]}
+    assert {pair for pair in reasons if not pair[0].startswith("0000:00:")} == {
+        ("0000:19:00.0", "match is false"),
+        ("0000:3b:00.0", "vendors: found '15b3', expected '10de'"),
+        ("0000:3b:00.0", "drivers: found 'mlx5_core', expected 'vfio-pci'"),
+    }
+    assert resource["not_listed"] == 0
+    result = run("--config", tmp_path / "plugin.yaml", "--host-root", cards)
+    bridges = ", ".join(f"0000:00:0{n}.0" for n in range(8))
+    assert [line for line in result.stdout.splitlines() if "not offered" in line] == [
+        f"  not offered: {bridges} and 4 more: vendors: found '8086', expected '10de'",
+        f"  not offered: {bridges} and 4 more: vendors: found '8086', expected '15b3'",
+        "  not offered: 0000:19:00.0: match is false",
+        "  not offered: 0000:3b:00.0: vendors: found '15b3', expected '10de'",
+        "  not offered: 0000:3b:00.0: drivers: found 'mlx5_core', expected 'vfio-pci'",
+    ]
+
+
+def test_what_a_family_does_not_offer_is_with_the_family(tmp_path: Path, cards: Path) -> None:
+    text = CARDS.replace("example.com/card", '"example.com/{{ device.attrs.driver }}"')
+    family, member = discover(tmp_path, cards, text)["resources"]
+    assert (family["name"], family["devices"], len(family["not_offered"])) == (family["family"], [], 27)
+    assert (member["name"], member["not_offered"]) == ("example.com/nvidia", [])
+    result = run("--config", tmp_path / "plugin.yaml", "--host-root", cards)
+    first = result.stdout.partition("\nexample.com/nvidia: ")[0]
+    assert first.startswith(f"{family['name']}: what none of its resources offers\n")
+    assert first.count("  not offered: ") == result.stdout.count("  not offered: ") == 5
+
+
+def test_candidates_that_are_not_offered_are_bounded(tmp_path: Path, tree: HostTree) -> None:
+    for number in range(400):
+        tree.file(f"/sys/devices/d{number}/state", f"{number % 30}")
+    tree.file("/sys/devices/x\x1b[2J/state", "0\x1b[2J\u202e")
+    text = """\
+version: 1
+resources:
+  - name: example.com/x
+    discover: [{sysfs: {paths: ["/sys/devices/*"], keep: [{file: state, equals: up}]}}]
+  - name: example.com/y
+    discover: [{glob: {paths: ["/sys/devices/d*"]}}]
+    match: "{{ device.name == 'd7' }}"
+"""
+    first, second = discover(tmp_path, tree.root, text)["resources"]
+    for resource, count in ((first, 401), (second, 399)):
+        assert len(resource["not_offered"]) == 256
+        assert resource["not_listed"] == count - 256
+    result = run("--config", tmp_path / "plugin.yaml", "--host-root", tree.root)
+    assert result.stdout.count("  not offered: ") == 16 + 1 + 1 + 1
+    assert result.stdout.isascii()
+    assert "\x1b" not in result.stdout
