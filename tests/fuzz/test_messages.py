@@ -140,10 +140,13 @@ class _Exporter:
     ) -> None:
         assert snapshot.complete == (allocatable is not None)
         offered = api_pb2.AllocatableResourcesResponse.FromString(allocatable or b"")
-        assert {device.key: (device.numa_nodes, device.allocatable) for device in snapshot.devices} == {
+        named = [device for device in snapshot.devices if device.no_longer_offered_since is None]
+        assert {device.key: (device.numa_nodes, device.allocatable) for device in named} == {
             key: (known.numa_nodes, allocatable is None or known.healthy)
             for key, known in devices_of(listed, offered).items()
         }
+        remembered = [device for device in snapshot.devices if device.no_longer_offered_since is not None]
+        assert not any(device.allocatable or device.holders for device in remembered)
 
 
 def _pod_of(event: bytes) -> tuple[int, tuple[str, str, str]]:

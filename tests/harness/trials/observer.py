@@ -176,7 +176,7 @@ class Observer:
             (device["resource"], device["device"], holder["namespace"], holder["pod"], holder["container"])
             for device in document["devices"]
             for holder in device["holders"]
-            if not holder["confirmed"]
+            if not holder.get("confirmed", True)  # a former version does not say
         )
         taken = self._taken(moment, asked)
         yield from self._judge(frozenset(owners_in(document)), taken, answered, doubtful)

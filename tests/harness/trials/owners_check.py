@@ -27,17 +27,22 @@ def owners_in(document: Any) -> list[Owner]:
 
 
 async def check_metrics(url: str, wanted: frozenset[Owner], healthy: Mapping[tuple[str, str], bool]) -> None:
-    """/metrics has these owners, each once, this health, and no anomaly."""
+    """/metrics has these owners, each once, this health, and no anomaly.
+
+    Devices that the kubelet offered before are not healthy, and may be an anomaly of their own.
+    """
     _, text = await owners.get(url, "/metrics")
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = [owner_of(s.labels) for s in samples if s.name == "devicelens_device_owner_info"]
     assert sorted(found) == sorted(wanted)
-    assert healthy == {
+    reported = {
         (s.labels["resource"], s.labels["device"]): s.value == 1
         for s in samples
         if s.name == "devicelens_device_healthy"
     }
-    assert [s.labels for s in samples if s.name == "devicelens_anomaly_info"] == []
+    assert reported == {**dict.fromkeys(reported, False), **healthy}, "health"
+    anomalies = [s.labels for s in samples if s.name == "devicelens_anomaly_info"]
+    assert [one for one in anomalies if one["kind"] != "no_longer_offered"] == []
 
 
 async def check_api(url: str, wanted: frozenset[Owner]) -> None:
