@@ -230,7 +230,7 @@ def test_a_table_fits_every_terminal_and_keeps_ids_and_pods(
     widths: list[int], chosen: set[str], width: int
 ) -> None:
     names = [name for name in COLUMNS if name in chosen | {"DEVICE", POD_COLUMN}]
-    natural = dict(zip(COLUMNS, widths, strict=True))
+    natural: dict[str, int] = dict(zip(COLUMNS, widths, strict=True))
     kept = {names[i]: columns for i, columns in fitted(names, [natural[n] for n in names], width).items()}
     assert sum(kept.values()) + 2 * (len(kept) - 1) <= width
     assert all(columns <= natural[name] for name, columns in kept.items())

@@ -53,9 +53,13 @@ async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path) 
         )
 
 
+def _exists(*_: object) -> str:
+    return ""
+
+
 async def test_a_missing_node_is_refused(node: Node, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The node is gone, and the probe has not run since: the device is still healthy.
-    monkeypatch.setattr("plugin.serving.probes._all_exist", lambda *_: "")
+    monkeypatch.setattr("plugin.serving.probes._all_exist", _exists)
     text = allocating("{devices: [{host: /dev/gpuctl}, {host: /devices/x}]}")
     async with node.serve(text, ready={GPU: 2}):
         with pytest.raises(AdmissionError, match=r"example\.com/gpu: the host has no '/dev/gpuctl'"):
