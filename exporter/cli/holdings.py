@@ -1,7 +1,8 @@
 """Output of `devicelens who` and `devicelens history`: the present holders, and holdings in the past."""
 
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import click
@@ -30,6 +31,7 @@ from exporter.cli.select import (
 )
 from exporter.cli.sources import ChosenSource
 from exporter.cli.table import (
+    NO_CELL,
     Cell,
     Row,
     SortedRow,
@@ -39,8 +41,8 @@ from exporter.cli.table import (
     sorted_rows,
     unix_time,
 )
-from exporter.views.schema import BoundEntry, HistoryDocument, PastEntry
-from exporter.views.wording import counted, lasting, listed, rfc3339, spelled
+from exporter.views.schema import BoundEntry, HistoryDocument, PastDeviceEntry, PastEntry
+from exporter.views.wording import NOT_RECORDED, count_unheld, counted, lasting, listed, rfc3339, spelled
 
 _ALL: Final = 100_000
 """Holdings of one moment: all that an exporter has."""
@@ -96,11 +98,17 @@ def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, output
     document = _holders_at(history(source, HolderQuery(pod=query.pod), limit=_ALL, at=at), query)
     _say_gaps(document)
     when = f"at {rfc3339(at)}"
-    if not document.holdings and (query.filters or not document.complete):
-        if document.complete:
-            raise NoMatchError(f"{query.no_match(document.node, 'was held', when)}{_near(document)}")
-        raise NoMatchError(f"it is unknown who held which device on {document.node} {when}")
-    if not document.holdings and not output.json:
+    unknown = "" if query.pod is not None else _unknown(document, query.states, when)
+    nothing = not document.holdings and not document.devices
+    if nothing and (query.filters or not document.complete):
+        if not document.complete:
+            raise NoMatchError(f"it is unknown who held which device on {document.node} {when}")
+        held = "was there" if query.states - {"held"} and query.pod is None else "was held"
+        unrecorded = unknown if not document.devices_recorded else ""
+        raise NoMatchError(unrecorded or f"{query.no_match(document.node, held, when)}{_near(document)}")
+    if unknown:
+        say(unknown)
+    if nothing and not output.json:
         say(f"no device was held on {document.node} {when}")
         return
     now = unix_time(document.at)
@@ -111,22 +119,38 @@ def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, output
         )
         for entry in document.holdings
     ]
+    found += [
+        SortedRow(_unheld(entry, document.node, wide=output.wide), entry.device, "", None)
+        for entry in document.devices
+    ]
     found.sort(key=lambda one: [cell.text for cell in one.row])
     _print(document, _MOMENT_COLUMNS, sorted_rows(found, output.sort_by), output, _count(document))
 
 
 def _count(document: HistoryDocument) -> str:
-    """`3 devices: 2 held, 1 perhaps`."""
+    """`6 devices: 2 held, 1 perhaps, 2 free, 1 unknown`."""
     sure = {(e.resource, e.driver, e.pool, e.device) for e in document.holdings if e.certain}
     known = {(e.resource, e.driver, e.pool, e.device) for e in document.holdings}
     perhaps = len(known) - len(sure)
     states = [f"{len(sure)} held"] * bool(sure) + [f"{perhaps} perhaps"] * bool(perhaps)
-    return f"{counted(len(known), 'device')}: {', '.join(states)}"
+    unheld = count_unheld(Counter(entry.state for entry in document.devices))
+    total = counted(len(known) + len(document.devices), "device")
+    return f"{total}: {', '.join((*states, *unheld))}"
+
+
+def _unknown(document: HistoryDocument, states: Collection[str], when: str) -> str:
+    """A warning where `states` (none: all) ask for more than history has; "" elsewhere."""
+    asked = sorted({"free", "unhealthy"}.intersection(states or {"free"}))
+    if asked and document.complete and not document.devices_recorded:
+        words = " or ".join(asked)
+        return f"it is unknown which devices of {spelled(document.node)} were {words} {when}: {NOT_RECORDED}"
+    return "history does not say which held devices were unhealthy" if "unhealthy" in states else ""
 
 
 def _holders_at(document: HistoryDocument, query: HolderQuery) -> HistoryDocument:
     """The holdings that `query` matches, with parts of ids as in `devicelens who`."""
-    found = list(document.holdings)
+    found = list(document.holdings) if not query.states or "held" in query.states else []
+    devices = [one for one in document.devices if not query.states or one.state in query.states]
     if query.resource:
         known = {*document.resources, *(entry.driver for entry in found if entry.driver)}
         name = resource_among(known, query.resource)
@@ -136,10 +160,14 @@ def _holders_at(document: HistoryDocument, query: HolderQuery) -> HistoryDocumen
                 f"{there_are(known)}"
             )
         found = [entry for entry in found if name in {entry.resource, entry.driver}]
+        devices = [entry for entry in devices if entry.resource == name]
     if query.device:
-        matches = device_matcher([(one.device, one.parent, one.device) for one in found], query.device)
+        names = [(one.device, one.parent, one.device) for one in found]
+        names += [(one.device, one.parent, one.device) for one in devices]
+        matches = device_matcher(names, query.device)
         found = [one for one in found if matches(one.device, one.parent, one.device)]
-    return msgspec.structs.replace(document, holdings=tuple(found))
+        devices = [one for one in devices if matches(one.device, one.parent, one.device)]
+    return msgspec.structs.replace(document, holdings=tuple(found), devices=tuple(devices))
 
 
 def print_holdings(
@@ -232,6 +260,16 @@ def _holding(entry: PastEntry, now: float | None) -> Row:
         Cell(start(entry.start), _ago(entry.start.not_after, now)),
         Cell(end(entry.end), _ago(None if entry.end is None else entry.end.not_before, now)),
     )
+
+
+def _unheld(entry: PastDeviceEntry, node: str, *, wide: bool) -> Row:
+    resource = Cell.raw(entry.resource, entry.resource.rpartition("/")[2])
+    cells = [resource, Cell.of_id(entry.device), Cell.raw(entry.state)]
+    cells += [NO_CELL] * (len(_MOMENT_COLUMNS) - len(cells))
+    if wide:
+        cells += [Cell.raw(node), Cell.of_id(entry.parent or "")]
+        cells += [NO_CELL] * (len(_MOMENT_COLUMNS) + len(_WIDE_COLUMNS) - len(cells))
+    return tuple(cells)
 
 
 def _ago(stamp: str | None, now: float | None) -> str:

@@ -25,6 +25,7 @@ from exporter.views.schema import (
     DevicesDocument,
     ExplainDocument,
     HistoryDocument,
+    PastDeviceEntry,
     PastEntry,
     PodsDocument,
 )
@@ -121,7 +122,8 @@ def explanation(source: ChosenSource, resource: str, device: str) -> tuple[Expla
 def history(
     source: ChosenSource, query: HolderQuery, *, limit: int, **times: float | None
 ) -> HistoryDocument:
-    """Up to `limit` holdings, newest first, from all pages. `times` are at, from and to, in unix seconds.
+    """Up to `limit` holdings, newest first, and then devices, from all pages. `times` are at, from and to, in
+    unix seconds.
 
     The exporter filters by the pod, the resource or driver, and the device. Raises AskError and BadParameter.
     """
@@ -150,14 +152,16 @@ def history(
 
 async def _fetch_pages(client: ServerClient, parameters: dict[str, str], limit: int) -> HistoryDocument:
     holdings: list[PastEntry] = []
+    devices: list[PastDeviceEntry] = []
     page: dict[str, str] = {}
     while True:
-        page["limit"] = str(min(_PAGE, limit - len(holdings)))
+        page["limit"] = str(min(_PAGE, limit - len(holdings) - len(devices)))
         document = await client.document(_HISTORY, HistoryDocument, parameters | page)
         if any(match.parameter == "pod" and not match.whole for match in document.matched):
             # As in `devicelens who`, a pod's name is whole.
             return msgspec.structs.replace(document, holdings=(), next=None)
         holdings.extend(document.holdings)
-        if document.next is None or len(holdings) >= limit:
-            return msgspec.structs.replace(document, holdings=tuple(holdings))
+        devices.extend(document.devices)
+        if document.next is None or len(holdings) + len(devices) >= limit:
+            return msgspec.structs.replace(document, holdings=tuple(holdings), devices=tuple(devices))
         page["cursor"] = document.next

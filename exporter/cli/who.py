@@ -170,8 +170,6 @@ def who(
     if moment is None or source.kind != "exporter":
         holdings.print_holders(query, moment, source, output)
         return
-    if query.states - {"held"}:
-        raise click.UsageError("--state and --at: an exporter's history has held devices only")
     if output.fail_if_stale:
         raise click.UsageError("--fail-if-stale and --at: history does not become stale")
     holdings.print_holders_at(query, moment, source, output)

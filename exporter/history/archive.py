@@ -4,6 +4,7 @@ Changes that cannot be written wait in memory, within bounds. If the file cannot
 kept in memory until it can; then both are joined. A damaged file is moved aside.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,11 +19,21 @@ from exporter.history.coverage import (
     coverage_gaps,
     without_answers,
 )
+from exporter.history.devices import DeviceRow, devices_at
 from exporter.history.journal import Journal, StoredHistory
-from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.query import Cursor, HistoryQuery, HistoryResult
 from exporter.history.record import HoldingRow
 from exporter.history.sql import DamagedError
-from exporter.history.store import STEPS, FileLocked, HistoryFile, Pruned, Store, StoreError, prune
+from exporter.history.store import (
+    STEPS,
+    FileLocked,
+    FoundRows,
+    HistoryFile,
+    Pruned,
+    Store,
+    StoreError,
+    prune,
+)
 from runtime.clock import Clock
 from runtime.log import Episode, Log
 
@@ -64,16 +75,37 @@ def answer(
     gaps = coverage_gaps(covered, since, until, after)
     if _was_silent_at_start(journal, now, started, earliest):
         gaps = without_answers(gaps, started, until if since == until else None)
-    return HistoryResult(
-        rows=found.rows,
-        next=found.next,
-        matches=found.matches,
-        earliest=earliest,
-        latest=latest,
-        unseen=tuple(gaps),
-        resources=store.resources(),
-        kept_in="file" if store.path is not None else "memory",
+    unseen = tuple(gaps)
+    return _with_devices(
+        query,
+        found,
+        HistoryResult(
+            rows=found.rows,
+            next=found.next,
+            matches=found.matches,
+            earliest=earliest,
+            latest=latest,
+            unseen=unseen,
+            resources=store.resources(),
+            kept_in="file" if store.path is not None else "memory",
+        ),
     )
+
+
+def _with_devices(query: HistoryQuery, found: FoundRows, result: HistoryResult) -> HistoryResult:
+    """`result` with the devices that nobody held at the moment of `query`. They follow the last holding."""
+    if found.devices is None or query.since is None:
+        return result
+    devices, recorded = devices_at(query.since, found.devices, found.held, observed=not result.unseen)
+    result = replace(
+        result, devices_recorded=recorded, device_counts=Counter(device.state for device in devices)
+    )
+    if result.next is not None:
+        return result
+    first = query.after.devices if query.after is not None else 0
+    last = first + query.limit - len(result.rows)
+    more = Cursor.of_devices(last) if last < len(devices) else None
+    return replace(result, devices=tuple(devices[first:last]), next=more)
 
 
 def _was_silent_at_start(journal: Journal, now: QueryMoment, started: float, earliest: float | None) -> bool:
@@ -289,9 +321,10 @@ class Archive:
         stored: StoredHistory,
         past: Iterable[HoldingRow],
         spans: Iterable[CoveredSpan],
+        devices: Iterable[DeviceRow] = (),
     ) -> None:
         """Continue in another store."""
-        self._journal.join(stored, past, spans)
+        self._journal.join(stored, past, spans, devices)
         try:
             store.write(self._journal.pending)
             self._journal.written()
@@ -332,7 +365,7 @@ class Archive:
         memory.write(self._journal.pending)
         self._journal.written()
         past = list(memory.past())
-        self._move(*found, past, memory.spans(None, None))
+        self._move(*found, past, memory.spans(None, None), memory.past_devices())
         _log.info("history is in its file again", taken_along=len(past))
 
     def _prune(self, store: Store) -> bool:
@@ -340,6 +373,9 @@ class Archive:
         before = None
         if self._last is not None and self._last.steady - self._clock_set >= STEADY_FOR:
             before = self._last.answered - self._limits.age
+        trimmed = store.trim_devices()
+        if trimmed is not None:
+            self._journal.forget_devices(trimmed)
         steps = 0
         for pruned in prune(store, self._limits.size, before):
             self._count_pruned(pruned)
@@ -348,6 +384,7 @@ class Archive:
 
     def _count_pruned(self, pruned: Pruned) -> None:
         self._journal.forget(pruned.before)
+        self._journal.forget_devices(pruned.before)
         self._rows -= pruned.rows
         self._expired += pruned.rows
 
@@ -390,7 +427,7 @@ class Archive:
                 size, earliest = self._store.size(), self._store.earliest()
         self.condition = HistoryStatus(
             written=self._in_memory.reason is None and self._unwritten.reason is None,
-            pending=self._journal.pending.changes,
+            pending=self._journal.pending.holdings,
             rows=self._rows,
             size=size,
             earliest=earliest,

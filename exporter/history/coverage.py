@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from exporter.history.devices import KnownDevices
 from exporter.history.record import Certainty, HoldingKey, Present
 
 CLOCK_STEP: Final = 2.0
@@ -47,7 +48,8 @@ class PollRecord:
     """One good answer. `before` is the good answer before it in this process; `gap` lies between the two.
 
     `by_event`: the event of an allocation triggered it. `present` is None if it is unchanged. `unconfirmed`
-    are holdings that may last besides: List leaves their pods out since a kubelet restart.
+    are holdings that may last besides: List leaves their pods out since a kubelet restart. `devices` is None
+    if they are unchanged.
     """
 
     times: PollTimes
@@ -56,6 +58,7 @@ class PollRecord:
     by_event: bool = False
     present: Present | None = None
     unconfirmed: frozenset[HoldingKey] = frozenset()
+    devices: KnownDevices | None = None
 
     def not_before(self) -> float | None:
         """The earliest time of an allocation of a device plugin's device that this poll is the first to show.
@@ -100,6 +103,7 @@ class PollSequence:
         *,
         by_event: bool,
         unconfirmed: frozenset[HoldingKey] = frozenset(),
+        devices: KnownDevices | None = None,
     ) -> PollRecord:
         """Record a good poll. `by_event` counts only if the poll before was good too."""
         before, failed = self._last, self._failed
@@ -112,14 +116,19 @@ class PollSequence:
             elif abs((times.answered - before.answered) - passed) > CLOCK_STEP:
                 gap = GapReason.CLOCK
         by_event = by_event and before is not None and not failed
-        self._record = PollRecord(times, before, gap, by_event, present, unconfirmed)
+        self._record = PollRecord(times, before, gap, by_event, present, unconfirmed, devices)
         return self._record
 
-    def again(self, present: Present, unconfirmed: frozenset[HoldingKey] = frozenset()) -> PollRecord | None:
+    def again(
+        self,
+        present: Present,
+        unconfirmed: frozenset[HoldingKey] = frozenset(),
+        devices: KnownDevices | None = None,
+    ) -> PollRecord | None:
         """The last poll with what is known by now. None before the first."""
         if self._record is None:
             return None
-        return replace(self._record, gap=None, present=present, unconfirmed=unconfirmed)
+        return replace(self._record, gap=None, present=present, unconfirmed=unconfirmed, devices=devices)
 
 
 def certainty(gap: GapReason | None) -> Certainty:

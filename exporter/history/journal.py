@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from exporter.history.coverage import CoveredSpan, GapReason, PollRecord, PollTimes, certainty
+from exporter.history.devices import DeviceJournal, DeviceRow
 from exporter.history.record import (
     Bound,
     Certainty,
@@ -97,12 +98,16 @@ def paired(
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
-    """What an earlier process left: its open rows, its last poll (None: never), and the next free ids."""
+    """What an earlier process left: its open rows, its last poll (None: never), and the next free ids.
+    `devices` are its open rows of devices.
+    """
 
     rows: tuple[HoldingRow, ...] = ()
     until: float | None = None
     next_row: int = 1
     next_span: int = 1
+    devices: tuple[DeviceRow, ...] = ()
+    next_device: int = 1
 
 
 @dataclass(slots=True)
@@ -116,11 +121,17 @@ class PendingWrites:
     ended: dict[int, HoldingRow] = field(default_factory=dict[int, HoldingRow])
     spans: dict[int, CoveredSpan] = field(default_factory=dict[int, CoveredSpan])
     fresh: set[int] = field(default_factory=set[int])
+    devices: dict[int, DeviceRow] = field(default_factory=dict[int, DeviceRow])
+
+    @property
+    def holdings(self) -> int:
+        """The number of rows of holdings."""
+        return len(self.rows) + len(self.ended)
 
     @property
     def changes(self) -> int:
         """The number of rows."""
-        return len(self.rows) + len(self.ended)
+        return self.holdings + len(self.devices)
 
 
 class Journal:
@@ -145,6 +156,7 @@ class Journal:
         self._stored_until = stored.until
         self._next_row = stored.next_row
         self._next_span = stored.next_span
+        self._devices = DeviceJournal(stored.devices, stored.next_device)
         # Rows whose uid is in doubt: since when, and whether the row was `assumed` before.
         self._vague: dict[int, tuple[Bound, bool]] = {}
         # Rows that have been unconfirmed since a kubelet restart.
@@ -189,6 +201,9 @@ class Journal:
             self._new_span(poll.times.asked, poll.gap)
         else:
             self._lengthen(poll.times)
+        known_until = self._stored_until if first else poll.before and poll.before.asked
+        before = poll.times.asked if known_until is None else known_until
+        self._note_devices(self._devices.take(poll.devices, before, poll.times.answered, poll.times.steady))
         if poll.present is not None:
             self._present = poll.present
         if poll.present is not None or poll.gap is not None:
@@ -197,8 +212,14 @@ class Journal:
 
     def extend(self, times: PollTimes) -> None:
         """Take in a poll that followed the last one without a change."""
+        if self._span is not None:
+            before = self._span.until
+            self._note_devices(self._devices.take(None, before, times.answered, times.steady))
         self._lengthen(times)
         self._stop_doubting(times)
+
+    def _note_devices(self, rows: Iterable[DeviceRow]) -> None:
+        self.pending.devices.update({row.id: row for row in rows})
 
     def _lengthen(self, times: PollTimes) -> None:
         if self._span is not None:
@@ -212,12 +233,14 @@ class Journal:
     def written(self) -> None:
         """Clear `pending`: all of it is written."""
         self.pending = PendingWrites()
+        self._devices.written()
 
     def trim(self, limit: int) -> int:
         """Drop the oldest ended rows that wait, down to `limit`; returns the number.
 
         Only fresh rows are dropped, and the time from the earliest of them on counts as not recorded.
         """
+        self._devices.trim(self.pending.devices, limit)
         excess = len(self.pending.ended) - limit
         lost = [id_ for id_ in self.pending.ended if id_ in self.pending.fresh][: max(0, excess)]
         for id_ in lost:
@@ -236,17 +259,31 @@ class Journal:
         if self._span is not None and self._span.since < before:
             self._span = _cut(self._span, before)
 
-    def join(self, stored: StoredHistory, past: Iterable[HoldingRow], spans: Iterable[CoveredSpan]) -> None:
+    def forget_devices(self, before: float) -> None:
+        """Note that the rows of devices before a time were deleted."""
+        self._devices.forget(before)
+
+    def join(
+        self,
+        stored: StoredHistory,
+        past: Iterable[HoldingRow],
+        spans: Iterable[CoveredSpan],
+        devices: Iterable[DeviceRow] = (),
+    ) -> None:
         """Continue in another store, which has `stored`.
 
-        `past` are this process's ended rows and `spans` its covered spans, the present one last; all of them
-        have to be written there. The process that left the store may have run beside this one until
-        `stored.until`: what both recorded counts once.
+        `past` are this process's ended rows, `devices` those of devices, and `spans` its covered spans, the
+        present one last; all of them have to be written there. The process that left the store may have run
+        beside this one until `stored.until`: what both recorded counts once.
         """
-        first, own = self._first, list(chain(past, self.rows()))
+        first, own, followed = self._first, list(chain(past, self.rows())), self._devices
         self._continue(stored)
         if first is None:
             return
+        self._devices = followed
+        self._note_devices(
+            followed.join(stored.devices, stored.next_device, devices, stored.until, first.answered)
+        )
         self._open = {}
         for row in joined(stored.rows, own, stored.until, first.answered):
             numbered = row if row.id else replace(row, id=self._row_id())

@@ -6,12 +6,13 @@ begun, then by id: this order is stable while rows are added and deleted, so a c
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from exporter.history.coverage import CoverageGap
+from exporter.history.devices import DeviceAt
 from exporter.history.record import HoldingRow
 
 LIMIT: Final = 200
@@ -37,11 +38,32 @@ def reach(span: int) -> float:
     return math.inf if span >= SPANS - 1 else float(2**span)
 
 
+_AFTER_ROWS: Final = -1.0
+
+
 class Cursor(NamedTuple):
-    """The last row of a page: the next rows are earlier, or have the same time and a lower id."""
+    """The last row of a page: the next rows are earlier, or have the same time and a lower id.
+
+    The devices of a moment follow its rows: no row is before 1970.
+    """
 
     low: float
     id: int
+
+    @classmethod
+    def of_devices(cls, number: int) -> "Cursor":
+        """The cursor after all rows and `number` devices."""
+        return cls(_AFTER_ROWS, number)
+
+    @property
+    def after_rows(self) -> bool:
+        """Whether it is after all rows."""
+        return self.low == _AFTER_ROWS
+
+    @property
+    def devices(self) -> int:
+        """The number of devices before it."""
+        return self.id if self.after_rows else 0
 
 
 def write_cursor(cursor: Cursor) -> str:
@@ -86,6 +108,13 @@ class HistoryQuery:
     limit: int = LIMIT
     after: Cursor | None = None
 
+    @property
+    def devices_at(self) -> float | None:
+        """The moment whose free devices match; None where only holdings do."""
+        if self.since != self.until or any((self.driver, self.namespace, self.pod, self.container, self.uid)):
+            return None
+        return self.since
+
 
 MATCHED: Final = 20
 """Names of a NameMatch."""
@@ -111,8 +140,10 @@ class HistoryResult:
     """A result, consistent as of one moment. `matches` say how a query with `parts` was matched.
 
     Coverage reaches from `earliest` to `latest`, None without any; `unseen` are its gaps in the range of the
-    query. `next` is the cursor of the next page. `resources` are all resources of history. `kept_in` is file
-    or memory; `trouble` says why history is not in its file, or why the file is behind.
+    query. `next` is the cursor of the next page. At a moment, `devices` are those that nobody held, after the
+    last row, and `device_counts` counts all of them by state; `devices_recorded` says whether history has the
+    devices of this time (None: not asked, or rows follow). `resources` are all resources of history.
+    `kept_in` is file or memory; `trouble` says why history is not in its file, or why the file is behind.
     """
 
     rows: Sequence[HoldingRow]
@@ -124,6 +155,9 @@ class HistoryResult:
     resources: Sequence[str] = ()
     kept_in: str = "memory"
     trouble: str = ""
+    devices: Sequence[DeviceAt] = ()
+    device_counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    devices_recorded: bool | None = None
 
 
 _SPELLED: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|([nrt]))")

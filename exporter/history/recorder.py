@@ -15,12 +15,13 @@ from typing import Final, Protocol, TypeVar
 
 from exporter.history.archive import Archive, HistoryStatus, QueryMoment
 from exporter.history.coverage import EVENT_LAG, PollRecord, PollSequence, PollTimes
+from exporter.history.devices import KnownDevices, known_devices, same_devices
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import Present, RecordedHoldings, present, unconfirmed
 from exporter.history.store import QueryTimeout, StoreError
 from exporter.mapping.holdings import HoldingChanges, OpenHoldings
 from exporter.mapping.identity import UNKNOWN, Workload
-from exporter.mapping.model import Holder
+from exporter.mapping.model import Holder, Snapshot
 from exporter.mapping.state import State, StateStore
 from exporter.refresh.protocols import Trigger
 from runtime.clock import Clock
@@ -91,6 +92,7 @@ class HistoryRecorder:
         self._waiting: deque[PollRecord] = deque()
         self._unchanged: PollTimes | None = None
         self._generation = 0
+        self._snapshot: Snapshot | None = None
         self._taken_at: float | None = None
         self._began_at: float | None = None
         self._stalled_at = -math.inf
@@ -127,13 +129,15 @@ class HistoryRecorder:
         if began_at is None or began_at < state.taken_at:
             began_at = self._clock.now()
         times = PollTimes(state.taken_at, max(state.taken_at, began_at), self._clock.monotonic())
-        found = self._present(state) if state.generation != self._generation else None
+        found, devices = None, None
+        if state.generation != self._generation:
+            found, devices = self._present(state), self._devices(state)
         self._generation = state.generation
         by_event = (
             Trigger.ALLOCATION in triggers and self._inotify() and self._prompt(state.taken_at, seconds)
         )
         doubtful = unconfirmed(state.snapshot)
-        poll = self._sequence.add(times, found, by_event=by_event, unconfirmed=doubtful)
+        poll = self._sequence.add(times, found, by_event=by_event, unconfirmed=doubtful, devices=devices)
         if poll.present is None and poll.gap is None:
             self._unchanged = times
         else:
@@ -144,7 +148,8 @@ class HistoryRecorder:
         state = self._states.state
         if state.generation == self._generation or state.taken_at != self._taken_at:
             return
-        poll = self._sequence.again(self._present(state), unconfirmed(state.snapshot))
+        devices = self._devices(state)
+        poll = self._sequence.again(self._present(state), unconfirmed(state.snapshot), devices)
         if poll is not None:
             self._generation = state.generation
             self._put(poll)
@@ -155,6 +160,11 @@ class HistoryRecorder:
             return UNKNOWN if identity is None or identity.uid != holder.pod_uid else identity.workload
 
         return present(state.snapshot, workload, self._node)
+
+    def _devices(self, state: State) -> KnownDevices | None:
+        """The devices, None if they are those of the last poll."""
+        before, self._snapshot = self._snapshot, state.snapshot
+        return None if same_devices(state.snapshot, before) else known_devices(state.snapshot)
 
     def _prompt(self, asked: float, seconds: float) -> bool:
         """Whether the trigger was handled at once: neither this process nor the kubelet stood still."""
@@ -176,8 +186,14 @@ class HistoryRecorder:
         self._unchanged = None
         if len(self._waiting) >= WAITING_POLLS:
             last = self._waiting.pop()
-            shown = poll.present if poll.present is not None else last.present
-            poll = replace(poll, before=last.before, gap=last.gap or poll.gap, by_event=False, present=shown)
+            poll = replace(
+                poll,
+                before=last.before,
+                gap=last.gap or poll.gap,
+                by_event=False,
+                present=poll.present if poll.present is not None else last.present,
+                devices=poll.devices if poll.devices is not None else last.devices,
+            )
         self._waiting.append(poll)
         self._wake.set()
 
@@ -224,6 +240,8 @@ class HistoryRecorder:
                 more = self._archive.maintain()
             except Exception as error:  # noqa: BLE001 -- history must never end the process
                 self._failing.failed(f"{type(error).__name__}: {error}", level="error")
+                # The journal may lack the devices of this poll.
+                self._snapshot = None
                 return False
             self._failing.recovered()
             return more

@@ -2,23 +2,27 @@
 
 The table `present` has the few rows that are held, and changes. The table `past` has the many rows that
 ended, and never changes: each of its index entries is written once. `id` is the same in both. The table
-`watches` has the covered spans. Values that are read are checked: the file may be damaged.
+`watches` has the covered spans, `devices` the times of the devices. Values that are read are checked: the
+file may be damaged.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from exporter.history.coverage import CoveredSpan, GapReason
+from exporter.history.devices import DeviceFacts, DeviceRow
 from exporter.history.query import HistoryQuery, reach, span_of, spellings
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
+from exporter.mapping.model import DeviceKey
 
 NOTHING_CHOSEN: Final[Mapping[str, Sequence[str] | None]] = MappingProxyType({})
 
 APPLICATION: Final = 0x64766C73
 """PRAGMA application_id: "dvls"."""
-VERSION: Final = 1
+VERSION: Final = 2
 """PRAGMA user_version: of this schema."""
 
 _NAMES: Final = (
@@ -65,6 +69,18 @@ _INDEXES: Final = {
 # Columns that are empty in most rows have partial indexes.
 _PARTIAL: Final = {"past_driver": "driver", "past_parent": "parent", "past_uid": "uid"}
 
+DEVICE_COLUMNS: Final = ("id", "resource", "device", "parent", "healthy", "low", "since", "until", "high")
+
+UPGRADE: Final = (
+    # Version 2: the devices that nobody holds.
+    """CREATE TABLE IF NOT EXISTS devices (id INTEGER PRIMARY KEY, resource TEXT NOT NULL,
+device TEXT NOT NULL, parent TEXT NOT NULL, healthy INTEGER NOT NULL, low REAL NOT NULL,
+since REAL NOT NULL, until REAL, high REAL)""",
+    "CREATE INDEX IF NOT EXISTS devices_high ON devices (high)",
+    f"PRAGMA user_version = {VERSION}",
+)
+"""From any earlier version to this one."""
+
 SCHEMA: Final = (
     *(_table(name, columns) for name, columns in TABLES.items()),
     "CREATE TABLE watches (id INTEGER PRIMARY KEY, since REAL NOT NULL, until REAL NOT NULL, gap TEXT)",
@@ -76,7 +92,7 @@ SCHEMA: Final = (
         for name, columns in _INDEXES.items()
     ),
     f"PRAGMA application_id = {APPLICATION}",
-    f"PRAGMA user_version = {VERSION}",
+    *UPGRADE,
 )
 
 
@@ -88,6 +104,7 @@ def _insert(table: str, columns: tuple[str, ...]) -> str:
 WRITE_PRESENT: Final = _insert("present", PRESENT_COLUMNS)
 WRITE_PAST: Final = _insert("past", PAST_COLUMNS)
 WRITE_SPAN: Final = _insert("watches", ("id", "since", "until", "gap"))
+WRITE_DEVICE: Final = _insert("devices", DEVICE_COLUMNS)
 DELETE_PRESENT: Final = "DELETE FROM present WHERE id = ?"
 
 RESOURCES: Final = """\
@@ -99,8 +116,9 @@ WITH RECURSIVE known(name) AS (
 )
 SELECT name FROM known WHERE name IS NOT NULL
 UNION SELECT resource FROM present WHERE resource > ''
+UNION SELECT resource FROM devices WHERE resource > ''
 ORDER BY 1 LIMIT 1000"""
-"""All resources: one step in the index for each, whatever its number of rows."""
+"""All resources: one step in the index for each, whatever its number of rows of holdings."""
 
 SPANS: Final = """\
 WITH RECURSIVE known(span) AS (
@@ -123,8 +141,17 @@ FEW: Final = 256
 in time.
 """
 
+_ALL: Final = 1_000_000
+
 PARTS: Final = {"device": ("device", "parent"), "pod": ("pod",)}
 """The fields that match by a part of the name in the first column, and the columns that have whole names."""
+
+
+def _named(column: str) -> tuple[str, ...]:
+    """The tables with the names of a column."""
+    holdings = (f"past INDEXED BY past_{column}", "present")
+    return (*holdings, "devices") if column in PARTS["device"] else holdings
+
 
 Chosen = Mapping[str, Sequence[str] | None]
 """The names that replace a field's, by field; None: those with the field's text as a part."""
@@ -137,7 +164,7 @@ def names(field: str, part: str, limit: int) -> tuple[str, dict[str, object]]:
     searches = " UNION ".join(
         # LIMIT -1: the condition is evaluated once for each name, not for each row.
         f"SELECT {field} FROM (SELECT DISTINCT {field} FROM {table} LIMIT -1) {where}"  # noqa: S608 -- constants
-        for table in (f"past INDEXED BY past_{field}", "present")
+        for table in _named(field)
     )
     return f"{searches} LIMIT :names", parameters
 
@@ -149,7 +176,7 @@ def is_name(field: str, given: str) -> tuple[str, dict[str, object]]:
     searches = [
         f"EXISTS (SELECT 1 FROM {table} WHERE {condition})"  # noqa: S608 -- constants
         for column, condition in conditions
-        for table in (f"past INDEXED BY past_{column}", "present")
+        for table in _named(column)
     ]
     return f"SELECT {' OR '.join(searches)}", parameters
 
@@ -203,6 +230,49 @@ def find(
         parts.extend(_past(conditions, by, spans, question.since, parameters))
         parts.append(_part("present", conditions))
     return f"{' UNION ALL '.join(parts)} ORDER BY low DESC, id DESC LIMIT :rows", parameters
+
+
+# At the moment of the last poll without it, and of the first one, it was not known.
+_OPEN_AT: Final = (
+    "(low < :at OR since <= :at) AND (high IS NULL OR high > :at OR (high >= :at AND until >= :at))"
+)
+
+
+def devices(
+    question: HistoryQuery, at: float, chosen: Chosen = NOTHING_CHOSEN
+) -> tuple[str, dict[str, object]]:
+    """The query for the rows of devices that may be of the moment `at`, and its parameters."""
+    parameters: dict[str, object] = {"at": at}
+    wanted: list[str] = []
+    if question.resource or "resource" in chosen:
+        resources = chosen.get("resource") or spellings(question.resource)
+        wanted.append(_among("resource", resources, parameters))
+    if "device" in chosen:
+        found = chosen["device"]
+        wanted.append(
+            _has("device", question.device, parameters)
+            if found is None
+            else _among("device", found, parameters)
+        )
+    elif question.device:
+        whole = (_is(column, question.device, parameters) for column in PARTS["device"])
+        wanted.append(f"({' OR '.join(f'({one})' for one in whole)})")
+    columns = ", ".join(DEVICE_COLUMNS)
+    condition = " AND ".join(["device > ''", *wanted])
+    statement = f"SELECT {columns} FROM devices WHERE {_OPEN_AT} AND (device = '' OR ({condition}))"  # noqa: S608 -- constants
+    return statement, parameters
+
+
+def held(
+    question: HistoryQuery, spans: Iterable[int], chosen: Chosen = NOTHING_CHOSEN
+) -> tuple[str, dict[str, object]]:
+    """The query for the devices of all rows that `find` finds, on all pages, and its parameters."""
+    statement, parameters = find(replace(question, after=None, limit=_ALL), spans, chosen)
+    parts = [
+        f"SELECT resource, device FROM {table} WHERE id IN (SELECT id FROM found)"  # noqa: S608 -- constants
+        for table in TABLES
+    ]
+    return f"WITH found AS MATERIALIZED ({statement}) {' UNION '.join(parts)}", parameters
 
 
 def fetch(table: str, columns: tuple[str, ...], count: int) -> str:
@@ -327,6 +397,35 @@ def _string(value: object) -> str:
 def _read_bound(values: Sequence[object]) -> Bound:
     first, last, certainty = values
     return Bound(optional(first), optional(last), Certainty(_string(certainty)))
+
+
+def device_values(row: DeviceRow) -> tuple[object, ...]:
+    """The values of DEVICE_COLUMNS."""
+    return (
+        row.id,
+        *row.key,
+        row.facts.parent,
+        int(row.facts.healthy),
+        row.low,
+        row.since,
+        row.until,
+        row.high,
+    )
+
+
+def read_device(values: Sequence[object]) -> DeviceRow:
+    """A row of DEVICE_COLUMNS. Raises DamagedError."""
+    number, resource, device, parent, healthy, low, since, until, high = values
+    try:
+        key, facts = (
+            DeviceKey(_string(resource), _string(device)),
+            DeviceFacts(_string(parent), bool(healthy)),
+        )
+        return DeviceRow(
+            int(str(number)), key, facts, real(low), real(since), optional(until), optional(high)
+        )
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"a row of a device is invalid: {error}") from error
 
 
 def read_span(values: Sequence[object]) -> CoveredSpan:

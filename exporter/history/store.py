@@ -19,10 +19,12 @@ from typing import Final, NamedTuple, Self
 
 from exporter.history import sql
 from exporter.history.coverage import CoveredSpan
+from exporter.history.devices import DeviceRow
 from exporter.history.journal import PendingWrites, StoredHistory
 from exporter.history.query import MATCHED, Cursor, HistoryQuery, NameMatch
 from exporter.history.record import HoldingRow
 from exporter.history.sql import DamagedError
+from exporter.mapping.model import DeviceKey
 from exporter.mapping.names import has_part, most_similar, resources_named, same
 
 QUERY_LIMIT: Final = 2.0
@@ -35,6 +37,9 @@ _BUSY_MS: Final = 500
 _CACHE_KIB: Final = 512
 _WAL_BYTES: Final = 1 << 20
 _PAGES_FREED: Final = 512
+ENDED_DEVICES: Final = 65_536
+"""Ended rows of devices that are kept, the newest: about 10 MiB. A plugin may list new ids each time."""
+
 _SLACK: Final = 3600.0
 """Seconds of coverage that are deleted at a time if no row is."""
 _CHECK_EVERY: Final = 20_000
@@ -57,11 +62,17 @@ class Pruned(NamedTuple):
 
 
 class FoundRows(NamedTuple):
-    """Rows, the cursor of the next page if there is one, and how names of the query matched."""
+    """Rows, the cursor of the next page if there is one, and how names of the query matched.
+
+    For a moment also the rows of devices that may be of it (None: not asked, or there are more rows before
+    them), and the devices that somebody held, perhaps.
+    """
 
     rows: list[HoldingRow]
     next: Cursor | None
     matches: tuple[NameMatch, ...] = ()
+    devices: Sequence[DeviceRow] | None = None
+    held: frozenset[DeviceKey] = frozenset()
 
 
 def _has_part(raw: object, part: str) -> bool:
@@ -156,7 +167,11 @@ class Store:
             with self._transaction():
                 for statement in sql.SCHEMA:
                     db.execute(statement)
-        db.execute("SELECT * FROM watches, past, present LIMIT 0")
+        elif version < sql.VERSION:
+            with self._transaction():
+                for statement in sql.UPGRADE:
+                    db.execute(statement)
+        db.execute("SELECT * FROM watches, past, present, devices LIMIT 0")
         db.create_function("has_part", 2, _has_part, deterministic=True)
         self._spans = {int(span) for (span,) in db.execute(sql.SPANS)}
 
@@ -196,14 +211,23 @@ class Store:
             (until,) = self._db.execute("SELECT max(until) FROM watches").fetchone()
             newest = self._db.execute(
                 "SELECT max(ifnull((SELECT max(id) FROM past), 0), "
-                "ifnull((SELECT max(id) FROM present), 0)), ifnull((SELECT max(id) FROM watches), 0)"
+                "ifnull((SELECT max(id) FROM present), 0)), ifnull((SELECT max(id) FROM watches), 0), "
+                "ifnull((SELECT max(id) FROM devices), 0)"
             ).fetchone()
+            devices = self._devices("high IS NULL")
         return StoredHistory(
             tuple(sql.read_row(row) for row in rows),
             sql.optional(until),
             int(newest[0]) + 1,
             int(newest[1]) + 1,
+            devices,
+            int(newest[2]) + 1,
         )
+
+    def _devices(self, condition: str) -> tuple[DeviceRow, ...]:
+        columns = ", ".join(sql.DEVICE_COLUMNS)
+        found = self._db.execute(f"SELECT {columns} FROM devices WHERE {condition} ORDER BY id")  # noqa: S608 -- constants
+        return tuple(map(sql.read_device, found))
 
     def write(self, pending: PendingWrites) -> None:
         """Write all or nothing. Rows are synced to the disk when this returns. Coverage alone is not synced:
@@ -219,6 +243,7 @@ class Store:
                     sql.WRITE_SPAN,
                     ((w.id, w.since, w.until, w.gap) for w in pending.spans.values()),
                 )
+                self._db.executemany(sql.WRITE_DEVICE, map(sql.device_values, pending.devices.values()))
 
         self._spans.update(map(sql.span, pending.ended.values()))
 
@@ -232,10 +257,23 @@ class Store:
             numbers = [number for number, _ in self._db.execute(statement, parameters)]
             more, numbers = len(numbers) > question.limit, numbers[: question.limit]
             rows = {row.id: row for row in self._fetch(numbers)}
+            devices, held = (None, frozenset[DeviceKey]()) if more else self._devices_at(question, chosen)
         if rows.keys() != set(numbers):
             raise DamagedError("an index names rows that are not there")
         found = [rows[number] for number in numbers]
-        return FoundRows(found, Cursor(found[-1].low, found[-1].id) if more else None, matches)
+        return FoundRows(found, Cursor(found[-1].low, found[-1].id) if more else None, matches, devices, held)
+
+    def _devices_at(
+        self, question: HistoryQuery, chosen: sql.Chosen
+    ) -> tuple[tuple[DeviceRow, ...] | None, frozenset[DeviceKey]]:
+        if question.devices_at is None:
+            return None, frozenset()
+        statement, parameters = sql.devices(question, question.devices_at, chosen)
+        rows = tuple(map(sql.read_device, self._db.execute(statement, parameters)))
+        if not rows:
+            return rows, frozenset()
+        statement, parameters = sql.held(question, sorted(self._spans), chosen)
+        return rows, frozenset(DeviceKey(*names) for names in self._db.execute(statement, parameters))
 
     def _matched(self, question: HistoryQuery) -> tuple[HistoryQuery, sql.Chosen, tuple[NameMatch, ...]]:
         """The query, the names that replace those of its fields, and how each matched."""
@@ -342,19 +380,26 @@ class Store:
             old = self._number("SELECT EXISTS (SELECT 1 FROM past WHERE end_not_after < ?)", before)
             if not old:
                 covered = "SELECT EXISTS (SELECT 1 FROM watches WHERE since < ?)"
-                if not self._number(covered, before - _SLACK):
+                devices = "SELECT EXISTS (SELECT 1 FROM devices WHERE high < ?)"
+                if not self._number(covered, before - _SLACK) and not self._number(devices, before):
                     return None
             return self._delete("end_not_after < ?", before)
 
     def shrink(self) -> Pruned | None:
         """Delete some of the oldest rows and their coverage. None if there is nothing to delete."""
-        oldest = "SELECT end_not_after AS ended FROM past ORDER BY end_not_after LIMIT ?"
+        ended = (
+            "SELECT * FROM (SELECT end_not_after AS ended FROM past ORDER BY 1 LIMIT :step)",
+            "SELECT * FROM (SELECT high FROM devices WHERE high IS NOT NULL ORDER BY 1 LIMIT :step)",
+        )
+        oldest = f"{' UNION ALL '.join(ended)} ORDER BY ended LIMIT :step"
         # Nothing has ended: the space is taken by coverage.
-        covered = "SELECT until FROM watches WHERE id < (SELECT max(id) FROM watches) ORDER BY until LIMIT ?"
+        covered = (
+            "SELECT until FROM watches WHERE id < (SELECT max(id) FROM watches) ORDER BY until LIMIT :step"
+        )
         with _explained():
             (before,) = self._db.execute(
                 f"SELECT ifnull((SELECT max(ended) FROM ({oldest})), (SELECT max(until) FROM ({covered})))",  # noqa: S608 -- constants
-                (STEP, STEP),
+                {"step": STEP},
             ).fetchone()
             return None if before is None else self._delete("end_not_after <= ?", sql.real(before))
 
@@ -364,6 +409,8 @@ class Store:
         with self._transaction():
             rows = self._db.execute(f"DELETE FROM past WHERE id IN ({chosen})", (before, STEP)).rowcount  # noqa: S608 -- constants
             self._delete_spans(before)
+            old = "SELECT id FROM devices WHERE high <= ? ORDER BY high LIMIT ?"
+            self._db.execute(f"DELETE FROM devices WHERE id IN ({old})", (before, STEP))  # noqa: S608 -- constants
         return Pruned(rows, before)
 
     def _delete_spans(self, before: float) -> None:
@@ -383,6 +430,29 @@ class Store:
             self._db.executescript(f"PRAGMA incremental_vacuum({_PAGES_FREED})")
             if self.path is not None:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def trim_devices(self) -> float | None:
+        """Delete some of the oldest ended rows of devices beyond ENDED_DEVICES. Returns the time before which
+        no devices are recorded now; None if nothing was deleted.
+        """
+        with _explained():
+            ended = self._number("SELECT count(*) FROM devices WHERE high IS NOT NULL")
+            if ended <= ENDED_DEVICES:
+                return None
+            number = min(STEPS * STEP, ended - ENDED_DEVICES)
+            oldest = "SELECT id, high FROM devices WHERE high IS NOT NULL ORDER BY high, id LIMIT ?"
+            with self._transaction():
+                (before,) = self._db.execute(f"SELECT max(high) FROM ({oldest})", (number,)).fetchone()  # noqa: S608 -- constants
+                self._db.execute(f"DELETE FROM devices WHERE id IN (SELECT id FROM ({oldest}))", (number,))  # noqa: S608 -- constants
+                self._db.execute(
+                    "UPDATE devices SET low = ?, since = ? WHERE resource = '' AND since < ?", (before,) * 3
+                )
+        return sql.real(before)
+
+    def past_devices(self) -> tuple[DeviceRow, ...]:
+        """Every ended row of devices."""
+        with _explained():
+            return self._devices("high IS NOT NULL")
 
     def past(self) -> Iterable[HoldingRow]:
         """Every past row."""

@@ -404,6 +404,11 @@ def history(moment: Moment, query: HistoryRequest, found: HistoryResult) -> sche
         kept_in=found.kept_in,
         trouble=found.trouble or None,
         matched=tuple(schema.MatchedEntry(*match) for match in found.matches),
+        devices=tuple(
+            schema.PastDeviceEntry(*device.key, device.parent or None, device.state)
+            for device in found.devices
+        ),
+        devices_recorded=found.devices_recorded,
     )
 
 

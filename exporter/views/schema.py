@@ -460,6 +460,17 @@ class PastEntry(Struct, frozen=True, kw_only=True):
     certain: bool | None
 
 
+class PastDeviceEntry(Struct, frozen=True):
+    """A device that no pod held at the queried moment: free, unhealthy, or unknown where there was a gap in
+    observation or a change between two refreshes.
+    """
+
+    resource: str
+    device: str
+    parent: str | None
+    state: Annotated[str, one_of("free", "unhealthy", "unknown")]
+
+
 class UnseenEntry(Struct, frozen=True):
     """A gap in observation: holdings that began and ended within it are unknown. `since` is null for a gap
     without a start, `until` for one that has not ended.
@@ -493,6 +504,10 @@ class HistoryDocument(Envelope, frozen=True, kw_only=True):
     `unseen_left_out` counts the rest). `next` is the cursor of the next page. `resources` are all resources
     in history. `kept_in` is file or memory; `trouble` says why history is not in its file or not up to date.
     `matched` says how the resource, the device, and the pod of the query were matched.
+
+    At a moment `devices` follow the last of `holdings`, on further pages too: the devices of plugins that no
+    pod held. `devices_recorded` is false where history does not have the devices of this time, and null for a
+    range, a query by driver or pod, and while holdings follow on the next page.
     """
 
     at: Time | None
@@ -509,6 +524,8 @@ class HistoryDocument(Envelope, frozen=True, kw_only=True):
     kept_in: Annotated[str, one_of("file", "memory")]
     trouble: str | None
     matched: tuple[MatchedEntry, ...] = ()
+    devices: tuple[PastDeviceEntry, ...] = ()
+    devices_recorded: bool | None = None
 
 
 class EndpointEntry(Struct, frozen=True):

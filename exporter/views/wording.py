@@ -4,7 +4,7 @@ static/times.js has the same rules as `clock_time` and `lasting`, because it adv
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
@@ -101,6 +101,17 @@ def count_states(*, held: int, free: int | None = None, unavailable: int = 0, he
     if free is None:
         found.append("free ones unknown")
     return ", ".join(found)
+
+
+NOT_RECORDED: Final = "an earlier version recorded this time, or the kubelet did not report its devices"
+"""Why the free devices of a past moment are unknown."""
+
+
+def count_unheld(counts: Mapping[str, int]) -> list[str]:
+    """The devices of a past moment that nobody held, by state: `2 free`, `1 unavailable`, `1 unknown`."""
+    states = count_states(held=0, free=counts.get("free", 0), unavailable=counts.get("unhealthy", 0))
+    unknown = counts.get("unknown", 0)
+    return [*([states] if states else []), *([f"{unknown} unknown"] if unknown else [])]
 
 
 def listed(items: Sequence[str], limit: int = 5) -> str:

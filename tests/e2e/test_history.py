@@ -150,7 +150,54 @@ async def test_a_part_of_a_name_finds_the_past_on_page_api_and_command_line(stac
         assert gone.device in out
     status, out, errors = await owners.devicelens("history", "=cherry-7d1f", "--url", stack.url)
     assert (status, out) == (3, "")
-    assert ("did you mean" in errors) == (gone.device == "cherry-7c1f")
+    assert "did you mean cherry-7c1f?" in errors
+
+
+async def test_a_moment_shows_free_devices_as_free_and_those_of_a_gap_as_unknown(stack: Stack) -> None:
+    devices = {"cherry", "classic", "zero"}
+    stack.add_devices(*devices)
+    await stack.metric_is(3, "devicelens_resource_allocatable_devices")
+    found = await _add(stack, "holds")
+    await stack.metric_is(1, "devicelens_allocations_total")
+    free = dict.fromkeys(devices - {found.device}, "free")
+
+    async def told(at: str) -> Any:
+        document = await _history(stack, at=at)
+        held = {entry["device"]: entry["certain"] for entry in document["holdings"]}
+        return held, {entry["device"]: entry["state"] for entry in document["devices"]}
+
+    async def now() -> Any:
+        return await told("now")
+
+    await until_equal("now", now, ({found.device: True}, free), limit=stack.node.limit)
+
+    async def polled_since() -> str:
+        document = await _history(stack, pod="holds")
+        latest = _at(document["latest"])
+        return str(latest) if latest > _at(document["holdings"][0]["start"]["not_after"]) else ""
+
+    moment = await until("a poll after the one that shows it first", polled_since, limit=stack.node.limit)
+    what = ("who", stack.resource, "--at", moment, "--url", stack.url)
+    status, out, errors = await owners.devicelens(*what, "--state", "free", "--no-headers")
+    assert (status, {name for name in devices if name in out}) == (0, set(free)), errors
+    status, page = await owners.get(stack.url, f"/history?resource={stack.resource}&at={moment}")
+    assert (status, "No pod held 2 devices: 2 free." in page) == (200, True)
+
+    # What is written later covers the moment.
+    later = await _add(stack, "later")
+    (last,) = devices - {found.device, later.device}
+    await until_equal(
+        "later", now, ({found.device: True, later.device: True}, {last: "free"}), limit=stack.node.limit
+    )
+    async with _without_exporter(stack):
+        pass
+    await until_equal(
+        "now", now, ({found.device: True, later.device: True}, {last: "free"}), limit=stack.node.limit
+    )
+    assert await told(moment) == ({found.device: True}, free)
+    (gap,) = (await _history(stack))["unseen"]
+    _, unheld = await told(str((_at(gap["since"]) + _at(gap["until"])) / 2))
+    assert unheld == {last: "unknown"}
 
 
 async def test_a_pod_that_comes_and_goes_again_and_again_is_told_each_time(stack: Stack) -> None:

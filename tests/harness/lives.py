@@ -5,8 +5,10 @@ from pathlib import Path
 
 from exporter.history.archive import Archive, HistoryLimits, QueryMoment
 from exporter.history.coverage import PollRecord, PollSequence, PollTimes
+from exporter.history.devices import RECORDED, DeviceFacts, KnownDevices
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey, Present
+from exporter.mapping.model import DeviceKey
 from runtime.clock import Clock
 
 PATIENCE = 16.0
@@ -19,13 +21,29 @@ def key(device: str = "gpu-0", pod: str = "p", resource: str = "example.com/gpu"
 
 @dataclass
 class Life:
-    """An exporter's history: looks that follow one another, and the archive that they go to."""
+    """An exporter's history: looks that follow one another, and the archive that they go to.
+
+    `known` are the devices of example.com/gpu that the kubelet knows, and whether each is healthy; None: it
+    does not report them.
+    """
 
     path: Path | None
     limits: HistoryLimits = field(default_factory=lambda: HistoryLimits(30 * 86400.0, 64 << 20))
     pending_limit: int = 4096
     wall: float = 1_800_000_000.0
     steady: float = 5000.0
+    known: dict[str, bool] | None = field(default_factory=dict[str, bool])
+
+    @property
+    def recorded(self) -> KnownDevices:
+        """What a look records of the devices."""
+        if self.known is None:
+            return {}
+        devices = {DeviceKey("example.com/gpu", name): healthy for name, healthy in self.known.items()}
+        if devices and not any(devices.values()):
+            devices[DeviceKey("example.com/gpu", "")] = False
+        facts = {key: DeviceFacts("", healthy) for key, healthy in devices.items()}
+        return {RECORDED: DeviceFacts("", healthy=True)} | facts
 
     def start(self) -> "Life":
         """A new process."""
@@ -52,14 +70,24 @@ class Life:
         """Look so many seconds later, and see `keys` held, by pods of `uid` or of all `facts`."""
         self.pass_time(after)
         found: Present = {name: (facts or HoldingFacts(uid),) for name in keys}
-        look = self.sight.add(PollTimes(self.wall, self.wall, self.steady), found, by_event=False)
+        times = PollTimes(self.wall, self.wall, self.steady)
+        look = self.sight.add(times, found, by_event=False, devices=self.recorded)
         self.archive.take([look], None)
         return look
 
+    @property
+    def now(self) -> QueryMoment:
+        """The moment of a query."""
+        return QueryMoment(self.sight.last, failing=self.sight.failing, time=self.wall, patience=PATIENCE)
+
     def ask(self, **question: object) -> HistoryResult:
         """Ask history, now."""
-        now = QueryMoment(self.sight.last, failing=self.sight.failing, time=self.wall, patience=PATIENCE)
-        return self.archive.find(HistoryQuery(**question), now)  # type: ignore[arg-type] # as given
+        return self.archive.find(HistoryQuery(**question), self.now)  # type: ignore[arg-type] # as given
+
+    def unheld(self, at: float, **question: object) -> dict[str, str]:
+        """The devices that nobody held at `at`, and their states."""
+        found = self.ask(since=at, until=at, **question).devices
+        return {device.key.device: device.state for device in found}
 
     def devices(self, **question: object) -> list[tuple[str, bool]]:
         """Devices that are found, and whether they have ended."""

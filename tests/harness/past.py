@@ -30,7 +30,8 @@ class Past:
         life = self.life
         life.pass_time(after)
         found: Present = {key: (facts,) for key, facts in held}
-        look = life.sight.add(PollTimes(life.wall, life.wall, life.steady), found, by_event=False)
+        times = PollTimes(life.wall, life.wall, life.steady)
+        look = life.sight.add(times, found, by_event=False, devices=life.recorded)
         life.archive.take([look], None)
 
     def silent(self, seconds: float) -> None:

@@ -5,7 +5,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-from exporter.history.query import MAX_LIMIT, Cursor, HistoryQuery, NameMatch, read_cursor, write_cursor
+from exporter.history.devices import DeviceAt
+from exporter.history.query import (
+    MAX_LIMIT,
+    Cursor,
+    HistoryQuery,
+    HistoryResult,
+    NameMatch,
+    read_cursor,
+    write_cursor,
+)
 from exporter.history.record import HoldingRow
 from exporter.mapping.state import Moment, State
 from exporter.views.documents import surely_held
@@ -19,7 +28,7 @@ from exporter.views.query import (
     number,
     single,
 )
-from exporter.views.wording import counted, lasting, rfc3339, spelled, text
+from exporter.views.wording import NOT_RECORDED, count_unheld, counted, lasting, rfc3339, spelled, text
 from exporter.web.pages import times
 from exporter.web.pages.parts import Frame, PageChoice, frame, natural
 from exporter.web.pages.past import (
@@ -145,7 +154,8 @@ class MatchNote:
 @dataclass(frozen=True, slots=True)
 class HistoryPage:
     """What history.html shows. `at` is the queried moment, None for a range; `choices` are the names that
-    each field suggests; `ranges` and `around` are other times; `past` is None for an invalid query.
+    each field suggests; `ranges` and `around` are other times; `past` is None for an invalid query. `unheld`
+    are the devices that no pod held at the moment, `unheld_words` counts all of them.
     """
 
     frame: Frame
@@ -160,12 +170,16 @@ class HistoryPage:
     past: PastSection | None
     first: str
     next: str
+    next_words: str
+    unheld: tuple[DeviceAt, ...] = ()
+    unheld_words: str = ""
 
 
 def history_page(moment: Moment, form: HistoryForm, answer: HistoryAnswer | None, *, tag: str) -> HistoryPage:
     """The page at `moment`; `answer` is None for an invalid query."""
     now, at = moment.now, form.at
     found = None if answer is None else answer.found
+    after = None if form.question is None else form.question.after
     following, certain, rows = "", None, None
     if found is not None and found.next is not None:
         following = form.address(cursor=write_cursor(found.next))
@@ -182,7 +196,7 @@ def history_page(moment: Moment, form: HistoryForm, answer: HistoryAnswer | None
             rows=rows,
             certain=certain,
             at=at,
-            until=None if form.question is None or form.question.after is None else form.question.after.low,
+            until=None if after is None or after.after_rows else after.low,
         )
     return HistoryPage(
         frame=frame(moment, "History" if at is None else "Who held what", tag=tag, path=history_link()),
@@ -191,13 +205,26 @@ def history_page(moment: Moment, form: HistoryForm, answer: HistoryAnswer | None
         ranges=tuple(_preset(form, label) for label in PRESETS),
         around=() if at is None else tuple(_around(at, form, now)),
         at=times.optional(at, now),
-        headline="" if past is None else _headline(form, past, now),
+        headline="" if past is None else _headline(form, past, found, now),
         notes=tuple(_notes(form, now)),
         matches=() if found is None else tuple(_match_notes(form, found.matches)),
         past=past,
         first=form.address() if "cursor" in form.typed else "",
         next=following,
+        next_words="Further devices" if at is not None else "Earlier holdings",
+        unheld=() if found is None else tuple(found.devices),
+        unheld_words="" if found is None else _unheld_words(found),
     )
+
+
+def _unheld_words(found: HistoryResult) -> str:
+    """The devices that no pod held, in a sentence; "" where there are none or they are not asked for."""
+    number = sum(found.device_counts.values())
+    if number:
+        return f"No pod held {counted(number, 'device')}: {', '.join(count_unheld(found.device_counts))}."
+    if found.devices_recorded is False and not found.unseen:
+        return f"The free devices of this moment are unknown: {NOT_RECORDED}."
+    return ""
 
 
 def _order(row: HoldingRow) -> tuple[object, ...]:
@@ -235,11 +262,12 @@ def _around(at: float, form: HistoryForm, now: float) -> Iterator[PageChoice]:
             yield PageChoice(form.address(at=rfc3339(at + seconds)), label)
 
 
-def _headline(form: HistoryForm, past: PastSection, now: float) -> str:
+def _headline(form: HistoryForm, past: PastSection, found: HistoryResult | None, now: float) -> str:
     """The number of holdings, in a sentence."""
-    if past.trouble:
+    if past.trouble or found is None:
         return ""
-    count, more = len(past.rows), "at least " if past.more else ""
+    further = found.next is not None and not found.next.after_rows
+    count, more = len(past.rows), "at least " if further else ""
     if form.at is None:
         if count:
             return f"{counted(count, 'holding')}, the newest first."
@@ -249,11 +277,17 @@ def _headline(form: HistoryForm, past: PastSection, now: float) -> str:
     if form.at > now:
         return f"{when}, in the future: its holdings are unknown."
     if not count:
-        known = "no known holdings: there was a gap in observation" if past.gaps else "no holdings"
-        return f"{when} there were {known}."
+        return f"{when}{_no_holdings(form, past)}."
     sure = sum(past.certain.values())
     also = f", and {count - sure} possible" if count > sure else ""
     return f"{when} there {'was' if sure == 1 else 'were'} {more}{counted(sure, 'holding')}{also}."
+
+
+def _no_holdings(form: HistoryForm, past: PastSection) -> str:
+    if form.question is not None and form.question.after is not None:
+        return ": further devices"
+    known = "no known holdings: there was a gap in observation" if past.gaps else "no holdings"
+    return f" there were {known}"
 
 
 def _match_notes(form: HistoryForm, matches: Iterable[NameMatch]) -> Iterator[MatchNote]:

@@ -209,3 +209,73 @@ async def test_an_exporter_without_history_exits_with_1(run: Run, past: Past) ->
         assert (result.exit_code, result.stdout) == (1, "")
         assert "503 Service Unavailable: history cannot be asked: no answer within 5 s" in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+async def test_who_at_lists_free_unhealthy_and_unknown_devices(run: Run, life: Life) -> None:
+    held = key("GPU-1::0", "serve-1")
+    life.known = {"GPU-0": True, "GPU-1::0": True, "GPU-2": True, "GPU-3": False}
+    life.look(held)
+    life.look(held)
+    at = str(life.wall - 5)
+    result = await run("who", "--at", at)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [cells[1:3] for cells in _cells(result)[1:5]] == [
+        ["GPU-0", "free"],
+        ["GPU-1::0", "held"],
+        ["GPU-2", "free"],
+        ["GPU-3", "unhealthy"],
+    ]
+    assert _cells(result)[-1] == ["4 devices: 1 held, 2 free, 1 unavailable"]
+    wide = await run("who", "--at", at, "-o", "wide")
+    assert ["example.com/gpu", "GPU-0", "free", "worker-3"] in _cells(wide)
+    part = await run("who", "--at", at, "gpu=gpu-0", "-o", "json")
+    assert json.loads(part.stdout)["devices"] == [
+        {"resource": "example.com/gpu", "device": "GPU-0", "parent": None, "state": "free"}
+    ]
+    life.sight.fail()
+    life.pass_time(3600.0)
+    gap = await run("who", "--at", str(life.wall - 60))
+    assert gap.exit_code == 0
+    assert "the kubelet did not answer" in gap.stderr
+    assert _cells(gap)[-1] == ["4 devices: 1 perhaps, 3 unknown"]
+
+
+async def test_who_at_keeps_devices_of_a_state(run: Run, life: Life) -> None:
+    life.known = {"GPU-0": True, "GPU-1::0": True, "GPU-3": False}
+    life.look(key("GPU-1::0", "serve-1"))
+    at = ("--at", str(life.wall), "--no-headers")
+    for states, found in (
+        ("free", ["GPU-0"]),
+        ("unhealthy", ["GPU-3"]),
+        ("held", ["GPU-1::0"]),
+        ("held,free", ["GPU-0", "GPU-1::0"]),
+    ):
+        result = await run("who", *at, "--state", states)
+        assert result.exit_code == 0, result.output
+        assert [line.split()[1] for line in result.stdout.splitlines() if GPU in line] == found
+        assert ("history does not say which held devices were unhealthy" in result.stderr) == (
+            states == "unhealthy"
+        )
+    none = await run("who", *at, "--state", "free", "=GPU-3")
+    assert (none.exit_code, none.stdout) == (3, "")
+    assert "no free device like 'GPU-3' on worker-3 was there at " in none.stderr
+
+
+async def test_free_devices_that_are_not_recorded_are_unknown(run: Run, life: Life) -> None:
+    life.known = None
+    life.look(key("GPU-1::0", "serve-1"))
+    unknown = "it is unknown which devices of worker-3 were free at "
+    result = await run("who", "--at", str(life.wall))
+    assert (result.exit_code, _cells(result)[-1]) == (0, ["1 device: 1 held"])
+    assert unknown in result.stderr
+    free = await run("who", "--at", str(life.wall), "--state", "free")
+    assert (free.exit_code, free.stdout, unknown in free.stderr) == (3, "", True)
+    held = await run("who", "--at", str(life.wall), "--state", "held")
+    assert (held.exit_code, held.stderr) == (0, "")
+
+
+async def test_more_devices_than_a_page_are_fetched(run: Run, life: Life) -> None:
+    life.known = {f"x{number}": True for number in range(2500)}
+    life.look(*(key(f"x{number}") for number in range(300)))
+    everything = json.loads((await run("who", "--at", str(life.wall), "-o", "json")).stdout)
+    assert (len(everything["holdings"]), len(everything["devices"])) == (300, 2200)

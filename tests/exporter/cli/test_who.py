@@ -157,7 +157,6 @@ async def test_a_state_that_no_device_has_is_3_and_one_that_is_unknown_is_1() ->
     ("arguments", "words"),
     [
         (("--state", "busy"), "found 'busy', expected free, held, unhealthy"),
-        (("--state", "free", "--at", "-1h"), "--state and --at: an exporter's history has held devices only"),
         (("--fail-if-stale", "--at", "-1h"), "--fail-if-stale and --at: history does not become stale"),
         (("--fail-if-stale", "--watch"), "--fail-if-stale and --watch: a watch runs until interrupted"),
     ],

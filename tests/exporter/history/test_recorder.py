@@ -177,6 +177,23 @@ async def test_claims_and_workloads_are_recorded() -> None:
         assert row.facts[:3] == ("u", "Deployment", "web")
 
 
+async def test_free_devices_are_recorded_when_they_change() -> None:
+    async with running(None) as life:
+        life.refresh(Snapshot((Device(DeviceKey(GPU, "a")), Device(DeviceKey(GPU, "b")))))
+        life.refresh(held("a"))
+        both = life.now
+        life.refresh(Snapshot((*held("a").devices, Device(DeviceKey(GPU, "b"), allocatable=False))))
+        life.refresh(Snapshot(held("a").devices, complete=False))
+        for at, states, recorded in (
+            (both - 5, {"a": "free", "b": "free"}, True),
+            (both + 5, {"b": "unhealthy"}, True),
+            (life.now, {"b": "unknown"}, False),
+        ):
+            found = await life.ask(since=at, until=at)
+            assert {one.key.device: one.state for one in found.devices} == states
+            assert found.devices_recorded is recorded
+
+
 async def test_next_process_restores_starts_and_rows_written_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     async with running(path) as life:

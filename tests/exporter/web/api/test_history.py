@@ -207,3 +207,47 @@ async def test_history_needs_no_mapping(client: Client, world: SimpleNamespace) 
 def test_any_query_is_read_or_refused(query: dict[str, str]) -> None:
     with suppress(QueryError):
         assert parse_history(query.items(), START).question.limit >= 1
+
+
+async def test_a_moment_has_the_devices_that_nobody_held(
+    client: Client, past: Past, world: SimpleNamespace
+) -> None:
+    past.life.known = {"gpu-0": True, "gpu-1": True, "gpu-2": False, "gpu-3": True}
+    past.look(A)
+    at = world.now = past.life.wall
+    world.publish()
+    document = await get(client, at=str(at))
+    assert [entry["device"] for entry in document["holdings"]] == ["gpu-0"]
+    assert document["devices_recorded"] is True
+    assert document["devices"] == [
+        {"resource": "example.com/gpu", "device": device, "parent": None, "state": state}
+        for device, state in (("gpu-1", "free"), ("gpu-2", "unhealthy"), ("gpu-3", "free"))
+    ]
+    assert [one["device"] for one in (await get(client, at=str(at), device="gpu-2"))["devices"]] == ["gpu-2"]
+    assert (await get(client))["devices_recorded"] is None
+    by_pod = await get(client, at=str(at), pod="train-0")
+    assert (by_pod["devices"], by_pod["devices_recorded"]) == ([], None)
+    past.look(A, B)
+    world.now = at = past.life.wall
+    world.publish()
+    first = await get(client, at=str(at), limit="1")
+    assert (len(first["holdings"]), first["devices"], first["devices_recorded"]) == (1, [], None)
+    shown, page = list[str](), await get(client, at=str(at), limit="2")
+    while True:
+        shown += [entry["device"] for entry in (*page["holdings"], *page["devices"])]
+        if page["next"] is None:
+            break
+        page = await get(client, at=str(at), limit="2", cursor=page["next"])
+    assert shown == ["gpu-1", "gpu-0", "gpu-2", "gpu-3"]
+
+
+async def test_in_a_gap_devices_are_unknown(client: Client, past: Past, world: SimpleNamespace) -> None:
+    past.life.known = {"gpu-0": True}
+    past.look()
+    past.silent(100.0)
+    past.look()
+    world.now = past.life.wall
+    world.publish()
+    document = await get(client, at=str(past.life.wall - 50))
+    assert document["complete"] is False
+    assert [entry["state"] for entry in document["devices"]] == ["unknown"]

@@ -557,3 +557,31 @@ async def test_equal_queries_are_one_and_few_run_at_once_whoever_disconnects(
     assert [answer.status for answer in answers] == [200] * 20 + [404] * 20
     assert running[1] == 4
     assert len([q for q in past.asked if q.device]) == 1
+
+
+async def test_history_at_a_moment_lists_the_devices_that_no_pod_held(
+    client: Client, story: Past, world: SimpleNamespace
+) -> None:
+    resource = "example.com/gpu"
+    story.life.known = {f"free-{number}": True for number in range(3)} | {"<b>ill": False}
+    story.look()
+    world.now = at = story.life.wall
+    world.publish()
+    found = await has(
+        client,
+        f"/history?at={at}",
+        "No pod held 4 devices: 3 free, 1 unavailable.",
+        "<b>ill",
+        "unhealthy",
+        "free-2",
+    )
+    assert device_link(resource, "free-0") in found.values("href")
+    await has(client, f"/history?at={at}&device=free-1", "No pod held 1 device: 1 free.")
+    await has(client, f"/history?at={at}&limit=2", "No pod held 4 devices: ", "Further devices")
+    page = await read_page(client, f"/history?at={at}&pod=llama-0")
+    assert "No pod held" not in page.text
+    story.life.known = None
+    story.look()
+    world.now = story.life.wall
+    world.publish()
+    await has(client, f"/history?at={story.life.wall}", "No pod held 4 devices: 4 unknown.")
