@@ -194,7 +194,7 @@ def _hint(need: Need, found: PathState, limits: ProcessLimits) -> str:
             return f"mount the directory {directory}: the kubelet replaces the socket when it restarts"
         case 0:
             return f"make room on the disk of {path}" if _is_full(found) else ""
-        case errno.ENOENT if need.optional:
+        case errno.ENOENT | errno.ECONNREFUSED if need.optional:
             return ""
         case errno.ENOENT if need.use is Use.CONNECT and not found.directory:
             return f"mount the directory {directory} of the node, or say --kubelet.root"

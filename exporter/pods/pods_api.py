@@ -175,12 +175,23 @@ class PodsApi:
         method.
         """
         socket = self._paths.pods_api_socket
-        missing = connect_error(socket) in {errno.ENOENT, errno.ECONNREFUSED}
-        if missing and connect_error(self._paths.pod_resources_socket) == 0:
-            what, cause = f"no socket {socket}", "the kubelet's feature gate PodsAPI is off (1.36 or later)"
-            if not socket.parent.is_dir():
-                what, cause = f"no directory {socket.parent}", f"{cause}, or the directory is not mounted"
-            return PodWatchError("UNIMPLEMENTED", f"there is {what}: {cause}", absent=True)
+        error = connect_error(socket)
+        if (
+            error in {errno.ENOENT, errno.ECONNREFUSED}
+            and connect_error(self._paths.pod_resources_socket) == 0
+        ):
+            what, cause = (
+                f"there is no socket {socket}",
+                "the kubelet's feature gate PodsAPI is off (1.36 or later)",
+            )
+            if error == errno.ECONNREFUSED:  # left behind by a kubelet that had the gate on
+                what = f"no process serves {socket}"
+            elif not socket.parent.is_dir():
+                what, cause = (
+                    f"there is no directory {socket.parent}",
+                    f"{cause}, or the directory is not mounted",
+                )
+            return PodWatchError("UNIMPLEMENTED", f"{what}: {cause}", absent=True)
         why = unreachable(socket)
         return PodWatchError("UNAVAILABLE", why, absent=not socket.exists()) if why else None
 

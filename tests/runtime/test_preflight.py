@@ -100,8 +100,9 @@ NO_DIRECTORY = PathState(errno.ENOENT, directory=False)
         ),
         (SOCKET, PathState(errno.ENOTSOCK), "no socket", NO_SOCKET),
         (SOCKET, PathState(errno.ENAMETOOLONG), "file name too long", f"see what is at {PATH}"),
-        # An optional path may be absent, and may not be refused.
+        # An optional path may be absent or not served, and may not be refused.
         (OPTIONAL, PathState(errno.ENOENT), "absent", ""),
+        (OPTIONAL, PathState(errno.ECONNREFUSED), "present, no process serves it", ""),
         (OPTIONAL, NO_DIRECTORY, "absent, and so is its directory", ""),
         (OPTIONAL, PathState(errno.EACCES, owner=0), "no permission", MODE),
         # A full disk shows before a write fails.
@@ -187,7 +188,7 @@ def test_any_state_is_one_line_and_has_one_hint_if_it_is_lacking(
     text = " ".join([*map(str, made.fields.values()), *made.hints])
     assert "\n" not in text
     assert "\x1b" not in text
-    if found.error not in {0, errno.ENOENT} or (found.mounted and not found.error):
+    if found.error not in {0, errno.ENOENT, errno.ECONNREFUSED} or (found.mounted and not found.error):
         assert made.lacking == ("x",)
     if found.error == errno.ENOENT:
         assert made.lacking == (() if need.optional else ("x",))

@@ -123,7 +123,9 @@ async def test_kubelet_that_is_up_without_the_socket_does_not_serve_the_api(root
         assert error.message == f"there is no socket {directory}/pods-api.sock: {gate}"
         with socket.socket(socket.AF_UNIX) as left_behind:
             left_behind.bind(f"{directory}/pods-api.sock")
-        assert (await _refusal(root)).absent
+        error = await _refusal(root)
+        assert (error.code, error.absent) == ("UNIMPLEMENTED", True)
+        assert error.message == f"no process serves {directory}/pods-api.sock: {gate}"
     (directory / "pods-api.sock").unlink()
     error = await _refusal(root)
     assert (error.code, error.absent) == ("UNAVAILABLE", True)
