@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from exporter.history.archive import Archive, HistoryLimits
+from exporter.history.file import foreign_problem
 from exporter.history.recorder import HistoryRecorder
-from exporter.history.store import foreign_problem
 from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, load_rules, read_id
 from exporter.mapping.holdings import RESTORE_FOR

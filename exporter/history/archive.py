@@ -20,20 +20,12 @@ from exporter.history.coverage import (
     without_answers,
 )
 from exporter.history.devices import DeviceRow, devices_at
+from exporter.history.file import FileLocked, HistoryFile
 from exporter.history.journal import Journal, StoredHistory
 from exporter.history.query import Cursor, HistoryQuery, HistoryResult
 from exporter.history.record import HoldingRow
 from exporter.history.sql import DamagedError
-from exporter.history.store import (
-    STEPS,
-    FileLocked,
-    FoundRows,
-    HistoryFile,
-    Pruned,
-    Store,
-    StoreError,
-    prune,
-)
+from exporter.history.store import STEPS, FoundRows, Pruned, Store, StoreError, prune
 from runtime.clock import Clock
 from runtime.log import Episode, Log
 

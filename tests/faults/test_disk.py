@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.history.store import DAMAGED_KEPT
+from exporter.history.file import DAMAGED_KEPT
 from harness import owners
 from harness.trials import ground, places
 from harness.trials.fault import Fault

@@ -11,7 +11,8 @@ import pytest
 
 from exporter.history.archive import STEADY_FOR, HistoryLimits
 from exporter.history.coverage import GapReason, PollTimes
-from exporter.history.store import DAMAGED_KEPT, Store, foreign_problem
+from exporter.history.file import DAMAGED_KEPT, foreign_problem
+from exporter.history.store import Store
 from harness.lives import Life, key
 
 Start = Callable[..., Life]
