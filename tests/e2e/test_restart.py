@@ -1,6 +1,8 @@
 """Pods end and come while the kubelet restarts, and nothing but List names their devices' holders."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -125,9 +127,14 @@ async def test_pod_that_is_gone_after_a_restart_is_unconfirmed_and_then_gone(sta
     both = await stack.held()
     await stack.everyone_says(both)
     async with _watched(stack) as watched:
-        await stack.node.delete_pod("first")
-        ended = time.time()
-        await stack.node.restart_kubelet()
+        # The exporter stands still: a List just before the restart would show the end to it.
+        os.kill(stack.exporter.pid, signal.SIGSTOP)
+        try:
+            await stack.node.delete_pod("first")
+            ended = time.time()
+            await stack.node.restart_kubelet()
+        finally:
+            os.kill(stack.exporter.pid, signal.SIGCONT)
         await stack.allocatable_is(2)
         steady = {holding for holding in both if holding.pod == "steady"}
         named = {holding.device: [holding.pod] for holding in steady}
