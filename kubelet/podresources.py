@@ -284,9 +284,12 @@ class KubeletClient:
 
 def connect_error(path: Path) -> int:
     """The errno that a connection to the unix socket `path` fails with; 0 where a server listens."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(0)
-        code = probe.connect_ex(bytes(path))
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(0)
+            code = probe.connect_ex(bytes(path))
+    except OSError as error:  # no descriptor is left
+        code = error.errno or errno.EIO
     # EAGAIN: the backlog is full, so a server listens.
     return 0 if code == errno.EAGAIN else code
 

@@ -1,6 +1,7 @@
 """kubelet.podresources against servers on real unix sockets, well-behaved and not."""
 
 import asyncio
+import errno
 import gc
 import os
 import socket
@@ -20,6 +21,7 @@ from kubelet.podresources import (
     UNDECODABLE,
     KubeletClient,
     KubeletError,
+    connect_error,
     unreachable,
 )
 
@@ -309,6 +311,16 @@ async def test_why_nothing_can_be_reached_is_explained(path: Path) -> None:
         assert error.message.startswith(f"no server on {path}: the kubelet is not running, or ")
     beneath = path / "kubelet.sock"
     assert unreachable(beneath) == f"{beneath}: Not a directory"
+
+
+def test_a_connection_without_a_free_descriptor_fails_with_its_errno(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(_family: int) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", none_left)
+    assert connect_error(path) == errno.EMFILE
 
 
 @pytest.mark.parametrize("denied", ["stat", "connect"])
