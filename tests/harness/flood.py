@@ -66,7 +66,8 @@ class Flood:
         return True
 
     async def _come(self, number: int) -> None:
-        made = socket.socket()
+        # Kept from the start, so that the end of the attack closes it.
+        made = self._sockets[number] = socket.socket()
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.setblocking(False)
         try:
@@ -77,8 +78,7 @@ class Flood:
                 made.send(self.words[number % len(self.words)])
         except (OSError, TimeoutError):
             made.close()
-        else:
-            self._sockets[number] = made
+            del self._sockets[number]
 
 
 def _is_established(made: socket.socket) -> bool:
