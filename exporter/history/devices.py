@@ -35,7 +35,7 @@ UNHEALTHY: Final = "unhealthy"
 UNKNOWN: Final = "unknown"
 
 
-class DeviceFacts(NamedTuple):
+class RecordedDevice(NamedTuple):
     """The physical device behind a replica or a slice, "" for a whole device, and whether the kubelet counts
     the device as allocatable.
     """
@@ -44,7 +44,7 @@ class DeviceFacts(NamedTuple):
     healthy: bool
 
 
-KnownDevices = Mapping[DeviceKey, DeviceFacts]
+KnownDevices = Mapping[DeviceKey, RecordedDevice]
 """What a snapshot records of devices. Without RECORDED they are unknown."""
 
 
@@ -56,7 +56,7 @@ class DeviceRow:
 
     id: int
     key: DeviceKey
-    facts: DeviceFacts
+    facts: RecordedDevice
     low: float
     since: float
     until: float | None = None
@@ -82,15 +82,15 @@ def known_devices(snapshot: Snapshot) -> KnownDevices:
         return {}
     if sum(len(device.key.device) + len(device.parent) for device in devices) > CHARACTERS:
         return {}
-    found = {RECORDED: DeviceFacts("", healthy=True)}
+    found = {RECORDED: RecordedDevice("", healthy=True)}
     for resource, counts in snapshot.resources().items():
         if resource and not counts.allocatable:
-            found[DeviceKey(bounded(resource), "")] = DeviceFacts("", healthy=False)
+            found[DeviceKey(bounded(resource), "")] = RecordedDevice("", healthy=False)
     for device in devices:
         resource, name = device.key
         if resource and name:
             key = DeviceKey(bounded(resource), bounded(name))
-            found[key] = DeviceFacts(bounded(device.parent), device.allocatable)
+            found[key] = RecordedDevice(bounded(device.parent), device.allocatable)
     return found
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from exporter.history.coverage import CoveredSpan, GapReason
-from exporter.history.devices import DeviceFacts, DeviceRow
+from exporter.history.devices import DeviceRow, RecordedDevice
 from exporter.history.query import HistoryQuery, reach, span_of, spellings
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
 from exporter.mapping.model import DeviceKey
@@ -419,7 +419,7 @@ def read_device(values: Sequence[object]) -> DeviceRow:
     try:
         key, facts = (
             DeviceKey(_string(resource), _string(device)),
-            DeviceFacts(_string(parent), bool(healthy)),
+            RecordedDevice(_string(parent), bool(healthy)),
         )
         return DeviceRow(
             int(str(number)), key, facts, real(low), real(since), optional(until), optional(high)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from exporter.history.archive import Archive, HistoryLimits, QueryMoment
 from exporter.history.coverage import PollRecord, PollSequence, PollTimes
-from exporter.history.devices import RECORDED, DeviceFacts, KnownDevices
+from exporter.history.devices import RECORDED, KnownDevices, RecordedDevice
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey, Present
 from exporter.mapping.model import DeviceKey
@@ -42,8 +42,8 @@ class Life:
         devices = {DeviceKey("example.com/gpu", name): healthy for name, healthy in self.known.items()}
         if devices and not any(devices.values()):
             devices[DeviceKey("example.com/gpu", "")] = False
-        facts = {key: DeviceFacts("", healthy) for key, healthy in devices.items()}
-        return {RECORDED: DeviceFacts("", healthy=True)} | facts
+        facts = {key: RecordedDevice("", healthy) for key, healthy in devices.items()}
+        return {RECORDED: RecordedDevice("", healthy=True)} | facts
 
     def start(self) -> "Life":
         """A new process."""

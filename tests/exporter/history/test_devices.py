@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from exporter.history import devices as module
 from exporter.history.coverage import CoveredSpan, GapReason
-from exporter.history.devices import RECORDED, DeviceFacts, DeviceRow, known_devices, same_devices
+from exporter.history.devices import RECORDED, DeviceRow, RecordedDevice, known_devices, same_devices
 from exporter.history.journal import PendingWrites
 from exporter.history.query import HistoryQuery
 from exporter.history.store import Store
@@ -292,7 +292,7 @@ def test_devices_recorded_in_memory_go_to_the_file(live: Start) -> None:
 
 
 def test_old_rows_are_deleted_by_age_and_by_size() -> None:
-    facts = DeviceFacts("", healthy=True)
+    facts = RecordedDevice("", healthy=True)
     ended = [DeviceRow(n, DeviceKey(GPU, f"d{n}"), facts, n, n, n + 0.5, n + 1.0) for n in range(1, 1001)]
     held = DeviceRow(2000, RECORDED, facts, 0.0, 0.0)
     for delete, left in (("expire", 501), ("shrink", 0)):
@@ -310,11 +310,11 @@ def test_old_rows_are_deleted_by_age_and_by_size() -> None:
 def test_what_a_snapshot_records() -> None:
     a, b = (Device(DeviceKey(GPU, name), parent="GPU-0") for name in ("a", "b"))
     snapshot = Snapshot((a, b))
-    facts = DeviceFacts("GPU-0", healthy=True)
-    recorded = {RECORDED: DeviceFacts("", healthy=True)}
+    facts = RecordedDevice("GPU-0", healthy=True)
+    recorded = {RECORDED: RecordedDevice("", healthy=True)}
     assert known_devices(snapshot) == recorded | {a.key: facts, b.key: facts}
     failed = Snapshot((replace(a, allocatable=False), replace(b, allocatable=False)))
-    assert known_devices(failed)[DeviceKey(GPU, "")] == DeviceFacts("", healthy=False)
+    assert known_devices(failed)[DeviceKey(GPU, "")] == RecordedDevice("", healthy=False)
     assert known_devices(Snapshot((a,), complete=False)) == {}
     held = Snapshot((replace(a, holders=(Holder("ns", "p", "c"),)), b))
     assert same_devices(held, snapshot)
