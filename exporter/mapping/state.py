@@ -7,6 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from exporter.mapping.device_status import DeviceStatus, DeviceStatuses, device_statuses
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import NO_REPORTS, Anomaly, PluginReports, PodKey, Snapshot
@@ -72,6 +73,20 @@ class State:
     failure: Failure | None = None
     api_version: str = ""
     notes: tuple[str, ...] = ()
+    statuses: DeviceStatuses | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.snapshot, self.since, self.pods, self.advertised)
+        if self.statuses is None or not self.statuses.is_of(*parts):
+            # The refresh loop brings them; a state that is put together by hand has none yet.
+            object.__setattr__(self, "statuses", device_statuses(*parts))
+
+    @property
+    def devices(self) -> tuple[DeviceStatus, ...]:
+        """All that is known of each device of the snapshot, in its order. An entry is the same object as in
+        the state before while nothing of it changes.
+        """
+        return () if self.statuses is None else self.statuses.devices
 
     def age(self, now: float) -> float | None:
         """Seconds since the last good snapshot was requested; None if there is none."""

@@ -326,4 +326,5 @@ def _with_update(state: State, update: Update, at: float) -> State:
         pods=update.pods,
         anomalies=update.anomalies,
         advertised=update.advertised,
+        statuses=update.statuses,
     )

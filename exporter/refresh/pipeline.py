@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.carried import carry_over
 from exporter.mapping.device_memory import FORGET_AFTER, DeviceMemory
+from exporter.mapping.device_status import DeviceStatuses, device_statuses
 from exporter.mapping.holdings import HeldSince, Holding, HoldingChanges, HoldingTracker, OpenHoldings
 from exporter.mapping.identity import (
     NEVER,
@@ -43,8 +44,8 @@ class Update:
     """The content of a good answer. `changes` is None if the holdings are those of the answer before.
 
     `pods` are the identities of holders with a proven uid. `advertised` are the plugin reports used.
-    `allocatable_error`: GetAllocatableResources failed, and the allocatable devices are older. `notes` say
-    what the snapshot leaves out.
+    `statuses` has all of that for each device. `allocatable_error`: GetAllocatableResources failed, and the
+    allocatable devices are older. `notes` say what the snapshot leaves out.
     """
 
     snapshot: Snapshot
@@ -53,6 +54,7 @@ class Update:
     anomalies: tuple[Anomaly, ...]
     pods: Mapping[PodKey, PodIdentity]
     advertised: PluginReports
+    statuses: DeviceStatuses
     allocatable_error: KubeletError | None = None
     notes: tuple[str, ...] = ()
 
@@ -309,9 +311,12 @@ class SnapshotPipeline:
         # The tracker of holdings comes last: what fails before it leaves every step as it was.
         unchanged = before is not None and snapshot is before.snapshot
         changes = None if unchanged else self._holdings.advance(snapshot, now)
+        parts = (snapshot, self._holdings.since, pods, answer.advertised)
+        last = None if before is None else before.statuses
+        statuses = device_statuses(*parts, last, restored=recorded is not None)
         self._update = Update(
             *(snapshot, self._holdings.since, changes, anomalies, pods),
-            *(answer.advertised, answer.error, self._memory.notes),
+            *(answer.advertised, statuses, answer.error, self._memory.notes),
         )
         if answer.raw.asked_allocatable and answer.error is None:
             self._allocatable_at = answer.poll.answered
