@@ -21,6 +21,7 @@ from typing import Any, Final
 import grpc.aio
 
 from runtime.log import Log
+from runtime.loop_lag import MeasuredLoop
 from runtime.text import visible
 
 END_WITHIN: Final = 1.7
@@ -90,7 +91,8 @@ def run(main: Callable[[asyncio.Event], Actor], *, end_within: float = END_WITHI
     # Registered first, it is called last, after threads were joined.
     atexit.register(skip_teardown)
     try:
-        asyncio.run(_with_signals(main, end_within))
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            runner.run(_with_signals(main, end_within))
         clean = True
     except* Fatal as group:
         print(f"devicelens: {visible(str(innermost(group)))}", file=sys.stderr)  # noqa: T201 -- the one clear line

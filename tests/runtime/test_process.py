@@ -101,6 +101,22 @@ def test_a_signal_ends_a_process_cleanly(number: signal.Signals, start: Start) -
     assert line.endswith(f"level=info component=process msg=ending signal={number.name}")
 
 
+def test_the_event_loop_measures_its_lag(start: Start) -> None:
+    process = start(
+        """
+        from runtime.loop_lag import take_lag
+        async def hold():
+            time.sleep(0.02)
+            await asyncio.sleep(0)
+            print(take_lag() >= 0.02, flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await idle()
+        started(hold)
+        """
+    )
+    assert process.communicate(timeout=LIMIT)[0] == "True\nready\ncancelled\n"
+
+
 def test_a_signal_wakes_an_event_loop_that_waits_without_a_timer(start: Start) -> None:
     """Another thread receives it while the main thread waits, as a signal just before the wait also does."""
     process = start(
