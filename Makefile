@@ -44,6 +44,7 @@ test-image-python: ## The tests on the image's version of Python (IMAGE_PYTHON, 
 bench: $(VENV)/.dev ## What it costs, each figure beside its floor; key figures to docs/benchmarks.md, all to build/bench
 	$(BIN)/python benchmarks/idle.py
 	$(BIN)/python -m benchmarks.exporter
+	$(BIN)/python -m benchmarks.scrapes
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.page
 	$(BIN)/python -m benchmarks.freshness

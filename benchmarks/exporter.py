@@ -1,4 +1,4 @@
-"""The exporter: refreshes, scrapes, health under load, and the largest answer, each beside its floor.
+"""The exporter: refreshes, health under load, and the largest answer, each beside its floor.
 
 The kubelet (pod_resources), the exporter and the floors run in processes of their own, on unix sockets.
 """
@@ -16,7 +16,7 @@ from typing import Final
 
 from benchmarks.pod_resources import allocatable, listed
 from benchmarks.report import Figure, percentile, write_section
-from benchmarks.running import Client, cpu, environment, memory, process, ready
+from benchmarks.running import Client, environment, memory, process, ready
 from exporter.mapping.identity import EMPTY_VIEW, Poll
 from exporter.refresh.pipeline import SnapshotPipeline
 from kubelet.pb.podresources.v1 import api_pb2
@@ -180,34 +180,6 @@ async def static(root: Path, name: str, bodies: Sequence[bytes]) -> AsyncGenerat
             client.close()
 
 
-async def scrapes(root: Path, rounds: int) -> None:
-    """A node of 110 pods, as it is mostly: nothing changed since the last scrape."""
-    async with exporting(root, 110, 8) as (pid, _, client), AsyncExitStack() as stack:
-        kept = [(await client.get("/metrics", headers))[1] for headers in (GZIP, "")]
-        floor_pid, _, floor = await stack.enter_async_context(static(root, "static", kept))
-        figures: list[Figure] = []
-        for name, headers in (("gzip", GZIP), ("identity", "")):
-            took: list[list[float]] = [[], []]
-            used: list[list[float]] = [[], []]
-            for _ in range(5):
-                for which, (asked, number) in enumerate(((client, pid), (floor, floor_pid))):
-                    before = cpu(number)
-                    for _ in range(rounds):
-                        began = time.perf_counter()
-                        await asked.get("/metrics", headers)
-                        took[which].append((time.perf_counter() - began) * 1000)
-                    used[which].append((cpu(number) - before) / rounds * 1000)
-            figures += [
-                Figure(f"{name}, time", took[0], "ms", took[1], "at most 1.5"),
-                Figure(f"{name}, CPU", used[0], "ms", used[1], "at most 1.5"),
-            ]
-        words = (
-            f"110 pods of 8 devices: {len(kept[1])} bytes, {len(kept[0])} gzipped. Floor: the same bytes, "
-            "read from a file at the start, answered by a bare aiohttp application."
-        )
-        write_section("Scrape", words, figures)
-
-
 async def health(root: Path, seconds: float) -> None:
     """/-/healthy while two clients scrape in a loop and the mapping changes."""
     figures: list[Figure] = []
@@ -284,7 +256,6 @@ async def main(rounds: int, seconds: float) -> None:
     refreshes(rounds)
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         root = Path(directory)
-        await scrapes(root, rounds)
         await health(root, seconds)
         await largest(root)
 

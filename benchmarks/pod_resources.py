@@ -1,7 +1,8 @@
 """A kubelet's PodResources API with a node of any size, for benchmarks: `ROOT PODS DEVICES [LENGTH]`.
 
-Answers are made beforehand, so that serving them costs next to nothing. Each List is answered by the other
-one of two while ROOT/changing is there: one pod has another name.
+Answers are made beforehand, so that serving them costs next to nothing. There are two Lists, which differ in
+the name of one pod: the second is the answer while ROOT/other is there, and both take turns while
+ROOT/changing is there.
 """
 
 from __future__ import annotations  # grpc's classes are generic for type checkers alone
@@ -9,7 +10,6 @@ from __future__ import annotations  # grpc's classes are generic for type checke
 import asyncio
 import itertools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,10 +53,10 @@ def allocatable(pods: int, devices: int, length: int = 40) -> bytes:
 
 
 class _Service(grpc.GenericRpcHandler):
-    def __init__(self, root: Path, lists: Iterator[bytes], offer: bytes) -> None:
-        self._changing = root / "changing"
+    def __init__(self, root: Path, lists: tuple[bytes, bytes], offer: bytes) -> None:
+        self._changing, self._other = root / "changing", root / "other"
         self._lists = lists
-        self._list = next(lists)
+        self._turns = itertools.cycle(lists)
         self._offer = offer
 
     def service(
@@ -73,8 +73,8 @@ class _Service(grpc.GenericRpcHandler):
 
     async def _listed(self, _request: bytes, _context: object) -> bytes:
         if self._changing.exists():
-            self._list = next(self._lists)
-        return self._list
+            return next(self._turns)
+        return self._lists[self._other.exists()]
 
     async def _offered(self, _request: bytes, _context: object) -> bytes:
         return self._offer
@@ -84,7 +84,7 @@ async def main(root: Path, pods: int, devices: int, length: int = 40) -> None:
     """Serve until killed."""
     for name in ("pod-resources", "device-plugins"):
         (root / name).mkdir(parents=True, exist_ok=True)
-    lists = itertools.cycle([listed(pods, devices, other=other, length=length) for other in (False, True)])
+    lists = (listed(pods, devices, length=length), listed(pods, devices, other=True, length=length))
     server = grpc.aio.server(options=_OPTIONS)
     service = _Service(root, lists, allocatable(pods, devices, length))
     server.add_generic_rpc_handlers((service,))
