@@ -142,6 +142,7 @@ def rest_figures(pids: Mapping[str, int], seconds: float, before: Sequence[float
 async def imports(environment: dict[str, str]) -> None:
     """Print and write what each step of the imports takes of memory."""
     figures: list[Figure] = []
+    output = b""
     for name in ("exporter", "plugin"):
         command = (sys.executable, "-c", _IMPORTS, *_STEPS, f"{name}.main")
         for _ in range(2):  # the first one compiles the modules
