@@ -47,9 +47,10 @@ class PollTimes(NamedTuple):
 class PollRecord:
     """One good answer. `before` is the good answer before it in this process; `gap` lies between the two.
 
-    `by_event`: the event of an allocation triggered it. `present` is None if it is unchanged. `unconfirmed`
-    are holdings that may last besides: List leaves their pods out since a kubelet restart. `devices` is None
-    if they are unchanged.
+    `by_event`: the event of an allocation triggered it. `present` is None if it is unchanged; if it is not
+    `whole`, it has only the holdings whose facts changed, with () for one that is gone. `unconfirmed` are
+    holdings that may last besides: List leaves their pods out since a kubelet restart. `devices` is None if
+    they are unchanged.
     """
 
     times: PollTimes
@@ -59,6 +60,7 @@ class PollRecord:
     present: Present | None = None
     unconfirmed: frozenset[HoldingKey] = frozenset()
     devices: KnownDevices | None = None
+    whole: bool = True
 
     def not_before(self) -> float | None:
         """The earliest time of an allocation of a device plugin's device that this poll is the first to show.
@@ -99,7 +101,7 @@ class PollSequence:
     def add(
         self,
         times: PollTimes,
-        present: Present | None,
+        present: Present | None = None,
         *,
         by_event: bool,
         unconfirmed: frozenset[HoldingKey] = frozenset(),
@@ -119,16 +121,9 @@ class PollSequence:
         self._record = PollRecord(times, before, gap, by_event, present, unconfirmed, devices)
         return self._record
 
-    def again(
-        self,
-        present: Present,
-        unconfirmed: frozenset[HoldingKey] = frozenset(),
-        devices: KnownDevices | None = None,
-    ) -> PollRecord | None:
-        """The last poll with what is known by now. None before the first."""
-        if self._record is None:
-            return None
-        return replace(self._record, gap=None, present=present, unconfirmed=unconfirmed, devices=devices)
+    def again(self) -> PollRecord | None:
+        """The last poll, to be recorded with what is known by now. None before the first."""
+        return None if self._record is None else replace(self._record, gap=None)
 
 
 def certainty(gap: GapReason | None) -> Certainty:

@@ -17,7 +17,6 @@ from exporter.history.record import (
     HoldingFacts,
     HoldingKey,
     HoldingRow,
-    Present,
     between,
     ended,
 )
@@ -146,13 +145,15 @@ class Journal:
         self._doubt_until = 0.0
         self._doubting = False
         self._first: PollTimes | None = None
-        self._present: Present = {}
+        self._present: dict[HoldingKey, tuple[HoldingFacts, ...]] = {}
         self._span: CoveredSpan | None = None
         self._continue(stored or StoredHistory())
 
     def _continue(self, stored: StoredHistory) -> None:
         self.pending = PendingWrites()
         self._open: dict[HoldingKey, tuple[HoldingRow, ...]] = {}
+        # The keys of open rows that are missed.
+        self._missing: set[HoldingKey] = set()
         self._stored_until = stored.until
         self._next_row = stored.next_row
         self._next_span = stored.next_span
@@ -168,7 +169,18 @@ class Journal:
                 self._vague[row.id] = (Bound(row.start.not_after, None, Certainty.WHILE_DOWN), True)
 
     def _add_open(self, row: HoldingRow) -> None:
-        self._open[row.key] = (*self._open.get(row.key, ()), row)
+        self._keep(row.key, (*self._open.get(row.key, ()), row))
+
+    def _keep(self, key: HoldingKey, rows: tuple[HoldingRow, ...]) -> None:
+        """Set the open rows of `key`."""
+        if rows:
+            self._open[key] = rows
+        else:
+            self._open.pop(key, None)
+        if any(row.missed is not None for row in rows):
+            self._missing.add(key)
+        else:
+            self._missing.discard(key)
 
     @property
     def span(self) -> CoveredSpan | None:
@@ -190,7 +202,7 @@ class Journal:
         return chain.from_iterable(self._open.values())
 
     def take(self, poll: PollRecord) -> None:
-        """Take in one poll. The first one must have `present`."""
+        """Take in one poll. The first one must have the `whole` that is present."""
         first = self._first is None
         if first:
             self._first = poll.times
@@ -204,11 +216,24 @@ class Journal:
         known_until = self._stored_until if first else poll.before and poll.before.asked
         before = poll.times.asked if known_until is None else known_until
         self._note_devices(self._devices.take(poll.devices, before, poll.times.answered, poll.times.steady))
-        if poll.present is not None:
-            self._present = poll.present
-        if poll.present is not None or poll.gap is not None:
-            self._compare(poll, first=first)
+        changed = self._changed(poll)
+        if poll.gap is not None or first:
+            changed = (*self._open, *self._present)
+        self._compare(poll, changed, first=first)
         self._stop_doubting(poll.times)
+
+    def _changed(self, poll: PollRecord) -> Iterable[HoldingKey]:
+        """Take over what is present in `poll`. Returns the keys whose rows may not fit any more."""
+        if poll.present is None:
+            return ()
+        if poll.whole:
+            self._present = dict(poll.present)
+            return (*self._open, *self._present)
+        self._present |= poll.present
+        for key in [key for key, facts in poll.present.items() if not facts]:
+            del self._present[key]
+        # What is missed may end by now.
+        return (*poll.present, *self._missing)
 
     def extend(self, times: PollTimes) -> None:
         """Take in a poll that followed the last one without a change."""
@@ -284,7 +309,7 @@ class Journal:
         self._note_devices(
             followed.join(stored.devices, stored.next_device, devices, stored.until, first.answered)
         )
-        self._open = {}
+        self._open, self._missing = {}, set()
         for row in joined(stored.rows, own, stored.until, first.answered):
             numbered = row if row.id else replace(row, id=self._row_id())
             if row.end is None:
@@ -324,9 +349,9 @@ class Journal:
         self._span = span
         self.pending.spans[span.id] = span
 
-    def _compare(self, poll: PollRecord, *, first: bool) -> None:
+    def _compare(self, poll: PollRecord, keys: Iterable[HoldingKey], *, first: bool) -> None:
         gap = poll.gap is not None or first
-        for key in dict.fromkeys((*self._open, *self._present)):
+        for key in dict.fromkeys(keys):
             rows, facts = self._open.get(key, ()), self._present.get(key, ())
             if (
                 len(rows) == len(facts) == 1
@@ -336,11 +361,7 @@ class Journal:
                 and (facts[0].uid or not gap)
             ):
                 continue
-            kept = self._update(key, rows, facts, poll, first=first)
-            if kept:
-                self._open[key] = kept
-            else:
-                self._open.pop(key, None)
+            self._keep(key, self._update(key, rows, facts, poll, first=first))
 
     def _update(
         self,
@@ -439,16 +460,14 @@ class Journal:
 
     def _end_missed(self) -> None:
         """End the rows that have been missing since the start."""
-        for key, rows in list(self._open.items()):
+        for key in tuple(self._missing):
+            rows = self._open[key]
             left = tuple(row for row in rows if row.missed is None or row.id in self._unconfirmed)
             for row in rows:
                 if row.missed is not None and row.id not in self._unconfirmed:
                     vague, _ = self._vague.pop(row.id, (None, False))
                     self._close(row, row.missed if vague is None else _widened(row.missed, vague))
-            if left:
-                self._open[key] = left
-            else:
-                del self._open[key]
+            self._keep(key, left)
 
 
 def _widened(end: Bound, vague: Bound) -> Bound:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from exporter.mapping.holdings import Holding, OpenHolding
 from exporter.mapping.identity import Workload
-from exporter.mapping.model import DeviceKey, HeldKey, Holder, Snapshot
+from exporter.mapping.model import ClaimDevice, Device, DeviceKey, HeldKey, Holder, Snapshot
 
 AT_ONCE_WITHIN: Final = 1.0
 """Seconds between two bounds up to which a change counts as observed at once."""
@@ -124,14 +124,21 @@ Present = Mapping[HoldingKey, tuple[HoldingFacts, ...]]
 """The holdings of one snapshot. Several facts: pods of one name at the same time, with different uids."""
 
 
-def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: str = "") -> Present:
+def present(
+    snapshot: Snapshot,
+    workload: Callable[[Holder], Workload],
+    node: str = "",
+    *,
+    devices: Iterable[Device] | None = None,
+    claims: Iterable[ClaimDevice] | None = None,
+) -> Present:
     """The holdings of `snapshot` on `node`, of device plugins' devices and of claimed devices, without those
-    that are unconfirmed.
+    that are unconfirmed. Only those of its `devices` and `claims` if given.
     """
     found: dict[HoldingKey, tuple[HoldingFacts, ...]] = {}
     # A container's names and facts are the same for all its devices.
     known: dict[tuple[Holder, str], tuple[tuple[str, str, str], tuple[HoldingFacts]]] = {}
-    for device in snapshot.devices:
+    for device in snapshot.devices if devices is None else devices:
         for holder in device.holders:
             if snapshot.unconfirmed and snapshot.doubt(holder):
                 continue
@@ -144,7 +151,7 @@ def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: st
             key = HoldingKey(bounded(resource), "", "", bounded(name), "", "", "", *names)
             if found.setdefault(key, same) is not same:
                 found[key] = (*found[key], *same)
-    for claimed in snapshot.claims:
+    for claimed in snapshot.claims if claims is None else claims:
         for through in claimed.holders:
             if snapshot.doubt(through.holder):
                 continue

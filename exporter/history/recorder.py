@@ -10,18 +10,16 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from exporter.history.archive import Archive, HistoryStatus, QueryMoment
 from exporter.history.coverage import EVENT_LAG, PollRecord, PollSequence, PollTimes
-from exporter.history.devices import KnownDevices, known_devices, same_devices
+from exporter.history.feed import HistoryFeed
 from exporter.history.query import HistoryQuery, HistoryResult
-from exporter.history.record import Present, RecordedHoldings, present, unconfirmed
+from exporter.history.record import RecordedHoldings
 from exporter.history.store import QueryTimeout, StoreError
 from exporter.mapping.holdings import HoldingChanges, OpenHoldings
-from exporter.mapping.identity import UNKNOWN, Workload
-from exporter.mapping.model import Holder, Snapshot
 from exporter.mapping.state import State, StateStore
 from exporter.refresh.protocols import Trigger
 from runtime.clock import Clock
@@ -66,6 +64,14 @@ class HoldingRestorer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _WaitingPoll:
+    """A poll, and the state that it found."""
+
+    poll: PollRecord
+    state: State
+
+
 class HistoryRecorder:
     """Implements the refresh loop's Observer. `run` is an actor; call `find` from the event loop."""
 
@@ -84,15 +90,14 @@ class HistoryRecorder:
         """
         self._archive = archive
         self._states = states
-        self._node = node
+        self._feed = HistoryFeed(node)
         self._clock = clock
         self._patience = patience
         self._inotify = inotify
         self._sequence = PollSequence(patience)
-        self._waiting: deque[PollRecord] = deque()
+        self._waiting: deque[_WaitingPoll] = deque()
         self._unchanged: PollTimes | None = None
         self._generation = 0
-        self._snapshot: Snapshot | None = None
         self._taken_at: float | None = None
         self._began_at: float | None = None
         self._stalled_at = -math.inf
@@ -129,42 +134,23 @@ class HistoryRecorder:
         if began_at is None or began_at < state.taken_at:
             began_at = self._clock.now()
         times = PollTimes(state.taken_at, max(state.taken_at, began_at), self._clock.monotonic())
-        found, devices = None, None
-        if state.generation != self._generation:
-            found, devices = self._present(state), self._devices(state)
-        self._generation = state.generation
         by_event = (
             Trigger.ALLOCATION in triggers and self._inotify() and self._prompt(state.taken_at, seconds)
         )
-        doubtful = unconfirmed(state.snapshot)
-        poll = self._sequence.add(times, found, by_event=by_event, unconfirmed=doubtful, devices=devices)
-        if poll.present is None and poll.gap is None:
+        poll = self._sequence.add(times, by_event=by_event)
+        if state.generation == self._generation and poll.gap is None:
             self._unchanged = times
         else:
-            self._put(poll)
+            self._put(poll, state)
 
     def reread(self) -> None:
         """Record the last poll again: more is known of its holders."""
         state = self._states.state
         if state.generation == self._generation or state.taken_at != self._taken_at:
             return
-        devices = self._devices(state)
-        poll = self._sequence.again(self._present(state), unconfirmed(state.snapshot), devices)
+        poll = self._sequence.again()
         if poll is not None:
-            self._generation = state.generation
-            self._put(poll)
-
-    def _present(self, state: State) -> Present:
-        def workload(holder: Holder) -> Workload:
-            identity = state.pods.get((holder.namespace, holder.pod))
-            return UNKNOWN if identity is None or identity.uid != holder.pod_uid else identity.workload
-
-        return present(state.snapshot, workload, self._node)
-
-    def _devices(self, state: State) -> KnownDevices | None:
-        """The devices, None if they are those of the last poll."""
-        before, self._snapshot = self._snapshot, state.snapshot
-        return None if same_devices(state.snapshot, before) else known_devices(state.snapshot)
+            self._put(poll, state)
 
     def _prompt(self, asked: float, seconds: float) -> bool:
         """Whether the trigger was handled at once: neither this process nor the kubelet stood still."""
@@ -181,20 +167,13 @@ class HistoryRecorder:
             if loop.time() - before > _BEAT + _LATE:
                 self._stalled_at = loop.time()
 
-    def _put(self, poll: PollRecord) -> None:
+    def _put(self, poll: PollRecord, state: State) -> None:
         """Queue a poll. If the queue is full it replaces the last one, whose own changes are lost."""
-        self._unchanged = None
+        self._generation, self._unchanged = state.generation, None
         if len(self._waiting) >= WAITING_POLLS:
-            last = self._waiting.pop()
-            poll = replace(
-                poll,
-                before=last.before,
-                gap=last.gap or poll.gap,
-                by_event=False,
-                present=poll.present if poll.present is not None else last.present,
-                devices=poll.devices if poll.devices is not None else last.devices,
-            )
-        self._waiting.append(poll)
+            last = self._waiting.pop().poll
+            poll = replace(poll, before=last.before, gap=last.gap or poll.gap, by_event=False)
+        self._waiting.append(_WaitingPoll(poll, state))
         self._wake.set()
 
     async def run(self, restorer: HoldingRestorer) -> None:
@@ -236,12 +215,13 @@ class HistoryRecorder:
 
         def work() -> bool:
             try:
-                self._archive.take(polls, unchanged)
+                self._archive.take((self._feed.filled(one.poll, one.state) for one in polls), unchanged)
                 more = self._archive.maintain()
             except Exception as error:  # noqa: BLE001 -- history must never end the process
                 self._failing.failed(f"{type(error).__name__}: {error}", level="error")
-                # The journal may lack the devices of this poll.
-                self._snapshot = None
+                # The journal may lack these polls: the next one is recorded whole, changed or not.
+                self._feed.forget()
+                self._generation = -1
                 return False
             self._failing.recovered()
             return more

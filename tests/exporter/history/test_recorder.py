@@ -12,6 +12,7 @@ import pytest
 
 from exporter.history import recorder as module
 from exporter.history.archive import Archive, HistoryLimits
+from exporter.history.feed import HistoryFeed
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import Certainty
 from exporter.history.recorder import WAITING_POLLS, HistoryRecorder, HistoryUnavailable
@@ -298,5 +299,24 @@ async def test_unexpected_error_does_not_end_the_process(
 
         await until_holds(lambda: "history failed" in caplog.text)
         monkeypatch.undo()
-        life.refresh(held("c"))
-        assert "c" in {row.key.device for row in (await life.ask()).rows}
+        life.refresh(held("b"))
+        shown = {row.key.device: row.end is None for row in (await life.ask()).rows}
+        assert shown == {"a": False, "b": True}, "the next poll is recorded whole, though nothing changed"
+
+
+async def test_states_are_compared_in_the_history_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    original = HistoryFeed.filled
+
+    def filled(self: HistoryFeed, *arguments: object) -> object:
+        threads.append(threading.current_thread().name)
+        return original(self, *arguments)  # type: ignore[arg-type] # as given
+
+    monkeypatch.setattr(HistoryFeed, "filled", filled)
+    async with running(None) as life:
+        life.refresh(held("a"))
+        life.refresh(held("b"))
+        life.recorder.reread()
+        await life.ask()
+    assert len(threads) == 2
+    assert all(name.startswith("history") for name in threads)
