@@ -1,5 +1,6 @@
 """The command `devicelens plugin`: flags in, exit status out."""
 
+import gc
 import os
 import sys
 
@@ -18,6 +19,7 @@ def plugin(settings: PluginSettings) -> None:
         raise click.UsageError("expected --config FILE or --preset NAME: nothing says which devices to serve")
     configure(settings.log_level, settings.log_format)
     end_at_once_on_signals()
+    gc.disable()  # until `run`: modules are no garbage
     # gRPC's core would write lines of its own form; what matters of them comes as errors too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported when it is sure to run: --help and a wrong flag answer at once.

@@ -1,5 +1,6 @@
 """The command `devicelens exporter`: flags in, exit status out."""
 
+import gc
 import sys
 
 import click
@@ -18,6 +19,7 @@ def exporter(settings: ExporterSettings) -> None:
         raise click.UsageError(f"expected {missing} too: a certificate is shown with its key")
     configure(settings.log_level, settings.log_format)
     end_at_once_on_signals()
+    gc.disable()  # until `run`: modules are no garbage
     # Imported when it is sure to run: --help and a wrong flag answer at once.
     from exporter.main import main  # noqa: PLC0415
 

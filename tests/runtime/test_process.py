@@ -334,6 +334,34 @@ def test_all_threads_share_one_arena() -> None:
     assert _arenas("shared") == 1 < _arenas("own")
 
 
+def test_garbage_is_collected_and_data_are_visited_once(start: Start) -> None:
+    process = start(
+        """
+        import gc, weakref
+        gc.disable()
+        class Cyclic:
+            def __init__(self):
+                self.own = self
+        async def main(stop):
+            print(gc.isenabled())
+            imported = gc.get_freeze_count()
+            gc.collect()
+            few = gc.get_freeze_count() == imported
+            data = [[number] for number in range(30_000)]
+            gc.collect()
+            print(few, gc.get_freeze_count() >= imported + 30_000)
+            data.clear()
+            gc.collect()
+            print(gc.get_freeze_count() <= imported + 1000)
+            garbage = weakref.ref(Cyclic())
+            gc.collect()
+            print(garbage())
+        run(main)
+        """
+    )
+    assert process.communicate(timeout=LIMIT)[0].split() == ["True", "True", "True", "True", "None"]
+
+
 _CALLING = """
 import asyncio, os, resource
 from contextlib import nullcontext
