@@ -175,9 +175,14 @@ class Renderer:
 
     def _paths(self, place: str, host: Template, container: Template) -> Iterator[tuple[str, str]]:
         for variables in self.scopes(host, container):
+            there = self.render(host, variables, f"{place}.host", names.path_problem)
+            # Most nodes have one path on both sides: it is rendered once.
+            problem = names.container_path_problem(there) if container == host else ""
             yield (
-                self.render(host, variables, f"{place}.host", names.path_problem),
-                self.render(container, variables, f"{place}.container", names.container_path_problem),
+                there,
+                there
+                if problem is None
+                else self.render(container, variables, f"{place}.container", names.container_path_problem),
             )
 
     def _twice(self, place: str, container: str, first: str, second: str) -> RenderError:

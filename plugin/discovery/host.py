@@ -8,9 +8,10 @@ import errno
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from weakref import finalize
@@ -93,10 +94,19 @@ def read_link(path: str) -> str:
     return os.readlink(path)  # noqa: PTH115 -- see above
 
 
+@dataclass(slots=True)
+class _Memory:
+    """What one thread has read of the host within `HostRoot.reading_once`."""
+
+    links: LinkResolver
+    statuses: dict[str, os.stat_result] = field(default_factory=dict[str, os.stat_result])
+
+
 class HostRoot:
     """The host's files. Every method takes host paths and raises OSError like the system call."""
 
     def __init__(self, root: Path) -> None:
+        self._memories = threading.local()
         self._root = root if root.is_absolute() else root.absolute()
         self._is_all = self._root == Path("/")
         self._descriptor: int | None = None
@@ -117,16 +127,39 @@ class HostRoot:
             finalize(self, os.close, self._descriptor)
         return open_beneath(self._descriptor, real, flags)
 
+    @contextmanager
+    def reading_once(self) -> Generator[None]:
+        """Within this context this thread reads each link and each status once.
+
+        For one short call that checks a path in several steps, such as Allocate. The context must end before
+        anything is changed on the host.
+        """
+        self._memories.memory = _Memory(self.links())
+        try:
+            yield
+        finally:
+            self._memories.memory = None
+
     def links(self) -> "LinkResolver":
         """A resolver of links that reads each link once."""
         return LinkResolver(str(self._root).rstrip("/"))
 
     def real(self, path: str) -> str:
         """The host path with all links of its existing part followed."""
-        return self.links().resolve(path) or "/"
+        memory: _Memory | None = getattr(self._memories, "memory", None)
+        links = memory.links if memory is not None else self.links()
+        return links.resolve(path) or "/"
 
     def stat(self, path: str) -> os.stat_result:
         """The status of the target of `path`."""
+        memory: _Memory | None = getattr(self._memories, "memory", None)
+        if memory is None:
+            return self._stat(path)
+        if path not in memory.statuses:
+            memory.statuses[path] = self._stat(path)
+        return memory.statuses[path]
+
+    def _stat(self, path: str) -> os.stat_result:
         with _named(path):
             descriptor = self.open(self.real(path), os.O_PATH)
             try:

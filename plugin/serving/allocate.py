@@ -54,6 +54,8 @@ HOST_LIMIT: Final = 5.0
 """Seconds for what Allocate does on the host; after that it is refused."""
 THREAD_LINGER: Final = 30.0
 """Seconds for which a thread waits for the next Allocate: pods come in bursts."""
+IN_PLACE: Final = 0.002
+"""Seconds for which the event loop itself waits for the host; reading a device takes 0.05 ms."""
 PRE_START_LIMIT: Final = 29.0
 """Seconds for a whole PreStartContainer call. The kubelet gives up after 30."""
 MAX_PROGRAMS: Final = 8
@@ -88,13 +90,14 @@ def allocate_on_host(
 
     Raises AllocationError for all requests where one cannot be served.
     """
-    with refusing(plan, "the host"):
-        resolved = scanner.resolve(sorted_devices(d for each in requests for d in each.devices))
-    if resolved.faults:
-        raise unavailable(plan, [f"{quoted(i)} is unhealthy ({reason})" for i, reason in resolved.faults])
-    devices = {device.id: device for device in resolved.devices}
-    rendered = [render(plan, each.ids, [devices[d.id] for d in each.devices]) for each in requests]
-    fitted = fit_to_host(plan, host, rendered)
+    with host.reading_once():
+        with refusing(plan, "the host"):
+            resolved = scanner.resolve(sorted_devices(d for each in requests for d in each.devices))
+        if resolved.faults:
+            raise unavailable(plan, [f"{quoted(i)} is unhealthy ({reason})" for i, reason in resolved.faults])
+        devices = {device.id: device for device in resolved.devices}
+        rendered = [render(plan, each.ids, [devices[d.id] for d in each.devices]) for each in requests]
+        fitted = fit_to_host(plan, host, rendered)
     return HostAllocations(fitted, devices, tuple(map(_dropped, rendered, fitted)))
 
 
@@ -127,7 +130,7 @@ class Allocator:
         self._scanner = scanner
         self._host_files = host_files
         self._counters = counters
-        self._offload = Offload(linger=THREAD_LINGER)
+        self._offload = Offload(linger=THREAD_LINGER, in_place=IN_PLACE)
         self._pre_start = (
             PreStartRunner(plan.name, plan.pre_start, context.clock) if plan.pre_start is not None else None
         )

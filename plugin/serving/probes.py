@@ -312,7 +312,8 @@ class _Batch:
         self._current: Question | None = None
         self._since = time.monotonic()
         self._given_up = False
-        self.thread, self.end = begin(self._run, [], 0.0)
+        self.thread, end = begin(self._run, [], 0.0)
+        self.end = asyncio.wrap_future(end)
 
     @property
     def stalled(self) -> bool:

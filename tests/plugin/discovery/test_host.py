@@ -70,3 +70,21 @@ def test_a_link_in_place_of_the_host_path_of_a_mount_is_refused(host: Path, kind
 def test_a_path_that_cannot_be_read_is_an_error(host: Path) -> None:
     with pytest.raises(OSError, match="File name too long"):
         HostRoot(host).exists("/" + "x" * 300)
+
+
+def test_within_reading_once_each_path_is_read_once(host: Path) -> None:
+    files = HostRoot(host)
+    (host / "a").symlink_to("first")
+    (host / "first").touch()
+    (host / "second").mkdir()
+    with files.reading_once():
+        first = files.stat("/a")
+        (host / "a").unlink()
+        (host / "a").symlink_to("second")
+        assert files.stat("/a") is first
+        assert files.real("/a") == "/first"
+        assert not files.exists("/late")
+        (host / "late").touch()
+        assert files.exists("/late")  # what is missing is not remembered
+    assert stat.S_ISDIR(files.stat("/a").st_mode)
+    assert files.real("/a") == "/second"

@@ -125,3 +125,23 @@ async def test_calls_that_hang_are_abandoned_and_limited() -> None:
             return False
 
     await until("another call", again, pause=0.01)
+
+
+async def test_the_event_loop_itself_waits_for_a_quick_call_only() -> None:
+    offload = Offload(1, in_place=20)
+    turns: list[str] = []
+    asyncio.get_running_loop().call_soon(turns.append, "the event loop")
+    assert await offload.run(lambda: "quick", limit=LIMIT) == "quick"
+    assert turns == []
+    with pytest.raises(TimeoutError, match="of the call"):
+        await offload.run(_fail_with_a_timeout, limit=LIMIT)
+    go = threading.Event()
+    offload = Offload(1, in_place=0.001)
+    slow = asyncio.create_task(offload.run(lambda: go.wait(20), limit=LIMIT))
+    await asyncio.sleep(0)  # the event loop runs meanwhile
+    go.set()
+    assert await slow
+
+
+def _fail_with_a_timeout() -> None:
+    raise TimeoutError("of the call")
