@@ -10,7 +10,6 @@ from exporter.mapping.model import (
     NO_REPORTS,
     Anomaly,
     Device,
-    DeviceKey,
     Holder,
     PluginReports,
     PodKey,
@@ -49,15 +48,13 @@ def find(
                 found.append(_plugin_gone(resource, snapshot, advertised))
     found = [one for one in found if one.kind != "no_longer_offered" or one.resource not in gone]
     parts: list[Device] = []
-    for device in snapshot.devices:
-        holders = device.holders
-        if not holders:
-            continue
+    held = [device for device in snapshot.devices if device.holders]
+    for device in [one for one in held if one.parent or not one.allocatable or len(one.holders) > 1]:
         if not device.allocatable and device.key.resource not in gone:
             found.extend(_unhealthy_held(device, advertised))
         if device.parent:
             parts.append(device)
-        if len(holders) > 1 and not _shared(device, advertised, reader):
+        if len(device.holders) > 1 and not _shared(device, advertised, reader):
             found.extend(_double_held(device))
     if parts:
         found.extend(_whole_and_parts(snapshot, parts))
@@ -190,15 +187,16 @@ def _whole_and_parts(snapshot: Snapshot, parts: Iterable[Device]) -> Iterator[An
     """Devices held as a whole by one pod and in part by another. A plugin leaves such holdings behind when it
     is configured to divide devices that are already allocated.
     """
-    of_parent: dict[DeviceKey, list[Device]] = {}
+    of_parent: dict[str, list[Device]] = {}
     if snapshot.unconfirmed:
         # Their holders may have ended before the others came.
         parts = [part for part in parts if not any(map(snapshot.doubt, part.holders))]
     for part in parts:
-        of_parent.setdefault(DeviceKey(_plain(part.key.resource), part.parent), []).append(part)
-    for whole in snapshot.devices:
-        held = of_parent.get(DeviceKey(_plain(whole.key.resource), whole.key.device))
-        if held is None or not whole.holders or any(map(snapshot.doubt, whole.holders)):
+        of_parent.setdefault(part.parent, []).append(part)
+    for whole in [device for device in snapshot.devices if device.key[1] in of_parent]:
+        resource = _plain(whole.key.resource)
+        held = [part for part in of_parent[whole.key.device] if _plain(part.key.resource) == resource]
+        if not held or not whole.holders or any(map(snapshot.doubt, whole.holders)):
             continue
         of_parts = [holder for part in held for holder in part.holders]
         holders = [*whole.holders, *of_parts]

@@ -158,6 +158,13 @@ def device_statuses(
         known = [by_key.get(device.key) for device in snapshot.devices]
     every = restored or snapshot.complete != last.snapshot.complete
     touched = now.touched(last)
+    changed = snapshot.changed_at(last.snapshot)
+    if changed is not None and touched is _never and not every:
+        devices = list(last.devices)
+        for index in changed:
+            status = now.made(snapshot.devices[index])
+            devices[index] = status if status != devices[index] else devices[index]
+        return replace(now, devices=tuple(devices))
     found: list[DeviceStatus] = []
     for device, was in zip(snapshot.devices, known, strict=True):
         if (

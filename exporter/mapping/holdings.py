@@ -158,7 +158,7 @@ class HoldingTracker:
     """
 
     _last: Snapshot | None = None
-    _since: Mapping[Holding, HeldSince] = field(
+    _since: MappingProxyType[Holding, HeldSince] = field(
         default_factory=lambda: MappingProxyType(dict[Holding, HeldSince]())
     )
     _known: dict[Holding, Holding] = field(default_factory=dict[Holding, Holding])
@@ -198,7 +198,7 @@ class HoldingTracker:
         change = diff(last, snapshot)
         if not (change.began or change.ended or change.renamed):
             return HoldingChanges(change, (), self._since)
-        since = dict(self._since)
+        since = self._since.copy()
         ended, began = list(change.ended), list(change.began)
         continued: list[Renamed] = []
         for pair in change.renamed:

@@ -17,7 +17,7 @@ All times are of one monotonic clock, in seconds.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -131,19 +131,22 @@ class Poll:
     answered: float
 
 
-def proven(view: PodView, key: PodKey, poll: Poll) -> PodIdentity | None:
-    """The pod that List named `key`, if proven."""
-    found = [r.identity for r in view.of(key) if r.known <= poll.asked and r.present >= poll.answered]
+_Records = Sequence[PodRecord]
+
+
+def proven(records: _Records, poll: Poll) -> PodIdentity | None:
+    """The pod that List named, if proven, of the `records` of that name."""
+    found = [r.identity for r in records if r.known <= poll.asked and r.present >= poll.answered]
     return found[0] if len(found) == 1 else None
 
 
-def contradicted(view: PodView, key: PodKey, uid: str, poll: Poll) -> bool:
-    """Whether the source had reported, when List was called, that `key` is no longer the pod `uid`."""
-    mine = next((record for record in view.of(key) if record.identity.uid == uid), None)
+def contradicted(records: _Records, uid: str, poll: Poll) -> bool:
+    """Whether the source had reported, when List was called, that the name is no longer the pod `uid`."""
+    mine = next((record for record in records if record.identity.uid == uid), None)
     if mine is not None and mine.over <= poll.asked:
         return True
     first = -NEVER if mine is None else mine.known
-    others = [record for record in view.of(key) if record.identity.uid != uid]
+    others = [record for record in records if record.identity.uid != uid]
     return any(first < other.known <= poll.asked and other.over == NEVER for other in others)
 
 
@@ -156,21 +159,24 @@ def identify(
     found: dict[PodKey, PodIdentity] = {}
     continued: set[PodKey] = set()
     for key in keys:
-        identity = proven(view, key, poll)
+        records = view.of(key)
+        identity = proven(records, poll) if records else None
         if identity is None:
             identity = before.get(key)
-            if identity is None or contradicted(view, key, identity.uid, poll):
+            if identity is None or (records and contradicted(records, identity.uid, poll)):
                 continue
             continued.add(key)
-            identity = _latest(view, identity)
+            identity = _latest(records, identity)
         found[key] = identity
     return found, frozenset(continued)
 
 
-def _latest(view: PodView, identity: PodIdentity) -> PodIdentity:
+def _latest(records: _Records, identity: PodIdentity) -> PodIdentity:
     """The latest report of the same pod."""
-    same = (r.identity for r in view.of(identity.key) if r.identity.uid == identity.uid)
-    return next(same, identity)
+    for record in records:
+        if record.identity.uid == identity.uid:
+            return record.identity
+    return identity
 
 
 def pods_with_new_holdings(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:

@@ -5,12 +5,14 @@ Keys are named tuples: a refresh hashes and sorts thousands of them, and a tuple
 several times faster than a dataclass's.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import compress, count, groupby
+from operator import is_not
 from types import MappingProxyType
 from typing import Final, NamedTuple
+from weakref import ReferenceType, ref
 
 
 class DeviceKey(NamedTuple):
@@ -176,6 +178,30 @@ class Snapshot:
     unconfirmed: Mapping[PodKey, Doubt] = field(
         default_factory=lambda: MappingProxyType(dict[PodKey, Doubt]())
     )
+    _compared: tuple[ReferenceType["Snapshot"], Sequence[int] | None] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+    """The snapshot that this one was compared with last, and the result: all steps of a refresh need it."""
+
+    def with_devices(
+        self,
+        changed: Mapping[int, Device],
+        *,
+        claims: tuple[ClaimDevice, ...],
+        containers: tuple[Container, ...],
+        pods: int,
+    ) -> "Snapshot":
+        """The snapshot that follows this one: devices of the same keys are at the indexes `changed`. All
+        pods are confirmed. The work is proportional to what changed.
+        """
+        devices = list(self.devices)
+        for index, device in changed.items():
+            devices[index] = device
+        found = Snapshot(tuple(devices), claims, containers, pods, self.complete, self.numa_by_plugin)
+        pairs = [(self.devices[index], device) for index, device in changed.items()]
+        object.__setattr__(found, "_compared", (ref(self), sorted(changed)))
+        object.__setattr__(found, "_counts", _recounted(self._counts, pairs))
+        return found
 
     def doubt(self, holder: Holder) -> Doubt | None:
         """Why what `holder` holds is not confirmed; None if it is."""
@@ -197,14 +223,20 @@ class Snapshot:
         unhealthy = [device for device in self.devices if not device.allocatable]
         return frozenset([device.key for device in unhealthy if device.holders])
 
-    def changed_since(self, old: "Snapshot") -> list[tuple[Device, Device]] | None:
-        """Pairs (old, new) of the devices that may differ, compared by identity: a snapshot shares unchanged
+    def changed_at(self, old: "Snapshot") -> Sequence[int] | None:
+        """The indexes of the devices that may differ, compared by identity: a snapshot shares unchanged
         Device objects with the one before. None if the set of devices differs.
         """
-        if len(old.devices) != len(self.devices):
-            return None
-        pairs = [(was, now) for was, now in zip(old.devices, self.devices, strict=True) if was is not now]
-        return pairs if all(was.key == now.key for was, now in pairs) else None
+        compared = self._compared
+        if compared is None or compared[0]() is not old:
+            compared = ref(old), _changed_at(old.devices, self.devices)
+            object.__setattr__(self, "_compared", compared)
+        return compared[1]
+
+    def changed_since(self, old: "Snapshot") -> list[tuple[Device, Device]] | None:
+        """Pairs (old, new) of the devices at `changed_at`."""
+        indexes = self.changed_at(old)
+        return None if indexes is None else [(old.devices[i], self.devices[i]) for i in indexes]
 
     @cached_property
     def _counts(self) -> Mapping[str, ResourceCounts]:
@@ -213,6 +245,30 @@ class Snapshot:
             resource: _counted(list(group))
             for resource, group in groupby(self.devices, key=lambda device: device.key[0])
         }
+
+
+def _changed_at(old: Sequence[Device], new: Sequence[Device]) -> Sequence[int] | None:
+    if len(old) != len(new):
+        return None
+    indexes = list(compress(count(), map(is_not, old, new)))
+    return indexes if all(old[i].key == new[i].key for i in indexes) else None
+
+
+def _recounted(
+    counts: Mapping[str, ResourceCounts], pairs: Iterable[tuple[Device, Device]]
+) -> Mapping[str, ResourceCounts]:
+    """`counts` after devices changed from old to new."""
+    found = dict(counts)
+    for was, now in pairs:
+        before, one, other = found[now.key.resource], _counted([was]), _counted([now])
+        found[now.key.resource] = replace(
+            before,
+            allocatable=before.allocatable - one.allocatable + other.allocatable,
+            allocated=before.allocated - one.allocated + other.allocated,
+            unhealthy=before.unhealthy - one.unhealthy + other.unhealthy,
+            free=before.free - one.free + other.free,
+        )
+    return found
 
 
 def _counted(devices: list[Device]) -> ResourceCounts:

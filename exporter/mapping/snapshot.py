@@ -212,11 +212,18 @@ class SnapshotBuilder:
             and uids == last.uids
         ):
             return last.snapshot
-        offer = None if listed.parts is None else _offer(allocatable)
+        offer = None
+        if listed.parts is not None:
+            known = last is not None and last.offer is not None and allocatable is last.allocatable
+            offer = last.offer if last is not None and known else _offer(allocatable)
         if last is None or listed.parts is None or last.listed.parts is None:
             # A second snapshot of a large answer would take too much memory.
             self._last = last = None
-        elif offer == last.offer and advertised is last.advertised and remembered is last.remembered:
+        elif (
+            offer == last.offer
+            and _placed_alike(advertised, last.advertised)
+            and remembered is last.remembered
+        ):
             snapshot = self._updated(last, last.listed.parts, listed.parts, uids)
             if snapshot is not None:
                 self._last = _Built(
@@ -314,10 +321,10 @@ class SnapshotBuilder:
         if not touched <= last.offered:
             return None
         old = last.snapshot
-        devices = list(old.devices)
+        devices: dict[int, Device] = {}
         for key in touched:
             index = last.positions[key]
-            device = devices[index]
+            device = old.devices[index]
             holders = {holder for holder in device.holders if holder[:2] not in changed}
             found = tuple(sorted(holders | held.holders.get(key, set[Holder]())))
             if found != device.holders:
@@ -331,9 +338,7 @@ class SnapshotBuilder:
         claims = old.claims
         if any(part.claims for part in either if part is not None):
             claims = _claims(parts, uids, last.offered)
-        return Snapshot(
-            tuple(devices), claims, tuple(containers), len(parts), old.complete, old.numa_by_plugin
-        )
+        return old.with_devices(devices, claims=claims, containers=tuple(containers), pods=len(parts))
 
 
 def _claims(
@@ -377,6 +382,21 @@ def _offer(allocatable: api_pb2.AllocatableResourcesResponse | None) -> _Offer |
             for entry in allocatable.devices
         ]
     )
+
+
+def _placed_alike(now: _Advertised | None, before: _Advertised | None) -> bool:
+    """Whether a snapshot takes the same from these reports: devices, their parents and NUMA nodes."""
+    if now is before:
+        return True
+    if now is None or before is None or len(now) != len(before):
+        return False
+    for key, device in now.items():
+        was = before.get(key)
+        if was is device:
+            continue
+        if was is None or (was.numa_nodes, was.parent) != (device.numa_nodes, device.parent):
+            return False
+    return True
 
 
 def _key(device: Device) -> DeviceKey:

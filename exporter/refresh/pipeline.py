@@ -213,8 +213,10 @@ class SnapshotPipeline:
         last, update, now = self._last, self._update, answer.poll.answered
         if last is None or update is None:
             return answer, {}
-        names, held = answer.listed.names(), holding_pods(update.snapshot)
         restart, restarted_at = last.restart, answer.restarted_at
+        if restart is None and restarted_at == -NEVER:
+            return answer, {}
+        names, held = answer.listed.names(), holding_pods(update.snapshot)
         # An answer that was requested before the restart may be of either kubelet.
         if restarted_at > -NEVER and (restarted_at != last.restarted_at or self._poll.asked < restarted_at):
             before = last.listed.names()

@@ -63,7 +63,7 @@ POLL = Poll(2.0, 3.0)
     ],
 )
 def test_pod_known_before_and_present_after_list_is_proven(registry: PodRegistry, uid: str | None) -> None:
-    found = proven(registry.view, KEY, POLL)
+    found = proven(registry.view.of(KEY), POLL)
     assert (None if found is None else found.uid) == uid
 
 
@@ -71,7 +71,7 @@ def test_pod_unknown_to_the_kubelet_proves_nothing() -> None:
     registry = PodRegistry()
     registry.see(A, 1.0, known=False)
     registry.confirm(9.0)
-    assert proven(registry.view, KEY, POLL) is None
+    assert proven(registry.view.of(KEY), POLL) is None
     registry.see(A, 5.0)
     registry.see(A, 6.0)
     assert registry.view.of(KEY)[0].known == 5.0
@@ -110,7 +110,7 @@ def test_continued_pod_has_the_latest_report_and_proof_comes_first() -> None:
     registry.see(B, 5.0)
     registry.confirm(12.0, ["B"])
     assert identify([KEY], {KEY: A}, registry.view, Poll(10, 11)) == ({KEY: B}, frozenset())
-    assert not contradicted(registry.view, KEY, "B", Poll(10, 11))
+    assert not contradicted(registry.view.of(KEY), "B", Poll(10, 11))
 
 
 Devices = tuple[DeviceKey, ...]
@@ -283,7 +283,7 @@ class World:
         snapshot = built(found)
         doubtful = continued & pods_with_new_holdings(self.shown, snapshot)
         found = {key: identity for key, identity in found.items() if key not in doubtful}
-        proof = proven(self.registry.view, KEY, self.poll)
+        proof = proven(self.registry.view.of(KEY), self.poll)
         if proof is not None and self.listed:
             assert proof.uid == self.truth, "a proof is a proof"
         if reading and KEY in found and found[KEY].uid != self.truth:

@@ -1,7 +1,8 @@
 """exporter.mapping.snapshot and listing: an incremental build equals a whole one."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -12,7 +13,7 @@ from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.holdings import HoldingTracker, diff
 from exporter.mapping.identity import pods_with_new_holdings
 from exporter.mapping.listing import ListedPods, ListReader
-from exporter.mapping.model import NO_REPORTS, Snapshot
+from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.snapshot import SnapshotBuilder, build
 from harness.answers import allocatables, listed, listings, offered, pod, pods, shuffled
 from kubelet.pb.podresources.v1 import api_pb2
@@ -103,6 +104,45 @@ def test_unchanged_devices_are_the_same_objects() -> None:
     assert changed is not None
     assert {now.allocatable for _, now in changed} == {False}
     assert len(changed) == 2
+
+
+def test_report_that_places_devices_alike_leaves_them_the_same_objects() -> None:
+    reader, builder = ListReader(), SnapshotBuilder()
+    some = [pod(f"p{n}", f"d{n}") for n in range(4)]
+    listing, offer = reader.read(_listed(some, 0)), _offering([_listed(some, 0)])
+    resource = offer.devices[0].resource_name
+    keys = [DeviceKey(resource, name) for name in ("d0", "unknown")]
+
+    def built(*, of: Iterable[DeviceKey] = keys, parent: str = "", at: float | None = None) -> Snapshot:
+        """With a new report, as one that tells of an allocation."""
+        report = {
+            key: AdvertisedDevice(True, last_allocated=at, numa_nodes=(0,), parent=parent) for key in of
+        }
+        fresh = build(api_pb2.ListPodResourcesResponse(pod_resources=some), offer, advertised=report)
+        snapshot = builder.build(listing, offer, advertised=report)
+        assert snapshot == fresh
+        return snapshot
+
+    first = built()
+    assert built(at=1.0) is first
+    assert built(parent="GPU-0").changed_since(first)
+    assert len(built(of=keys[:1]).devices) == 4
+    assert len(built(of=[*keys, DeviceKey(resource, "another")]).devices) == 6
+
+
+def test_snapshots_are_compared_by_identity_with_any_other() -> None:
+    devices = {n: Device(DeviceKey("r", f"d{n}")) for n in range(3)}
+    one = Snapshot(tuple(devices.values()))
+    held = Device(DeviceKey("r", "d1"), holders=(Holder("n", "p", "c"),))
+    two = one.with_devices({1: held}, claims=(), containers=(), pods=1)
+    three = two.with_devices({0: replace(devices[0], allocatable=False)}, claims=(), containers=(), pods=1)
+    assert three.changed_at(two) == [0]
+    assert three.changed_at(one) == [0, 1]
+    assert three.changed_since(two) == [(devices[0], three.devices[0])]
+    assert two.changed_at(Snapshot(two.devices)) == []
+    assert three.changed_at(Snapshot(two.devices[1:])) is None
+    assert three.changed_at(Snapshot((*two.devices[:2], Device(DeviceKey("r", "d9"))))) is None
+    assert three.resources() == Snapshot(three.devices).resources()
 
 
 def test_unchanged_claims_are_the_same_objects() -> None:

@@ -190,7 +190,7 @@ async def test_list_from_a_cache_has_all_pods_and_proves_none() -> None:
         its.publish("")
         for asked, found in ((None, None), (its.now(), P)):
             await its.tell(PodsListed((PodSeen(P),), its.now(), asked))
-            assert proven(its.identities.view, P.key, its.look) == found
+            assert proven(its.identities.view.of(P.key), its.look) == found
 
 
 async def test_ended_holder_causes_refreshes_until_it_is_not_listed(
