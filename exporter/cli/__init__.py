@@ -18,6 +18,6 @@ table       tables: their rows, and their text for pipes
 terminal    tables for terminals
 common      flags of the output, exit codes, errors and notes on standard error
 
-aiohttp, rich, gRPC and asyncio are imported by `query`, `terminal`, `kubelet` and `watch` alone. The commands
-import those modules when they use them, so that --help and completion of flags start quickly.
+The commands import `query` (an HTTP client), `kubelet` (gRPC, asyncio), `terminal` (rich) and `watch` (rich,
+asyncio) when they use them, so that each starts quickly. None imports aiohttp.
 """

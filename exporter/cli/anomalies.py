@@ -30,7 +30,7 @@ def anomalies(ctx: click.Context, /, *, output: OutputFlags, **flags: Any) -> No
         refuse_prometheus(ctx, "use --url with the exporter of a node, or a query of devicelens_anomaly_info")
     if source.kind == "kubelet":
         raise click.UsageError("--socket: a kubelet reports no anomalies, query an exporter")
-    from exporter.cli.query import anomalies as query  # noqa: PLC0415 -- imports asyncio and aiohttp
+    from exporter.cli.query import anomalies as query  # noqa: PLC0415 -- imports an HTTP client
     from exporter.cli.table import anomalies_table, print_table  # noqa: PLC0415 -- imports a part of rich
 
     document = query(source)

@@ -1,15 +1,20 @@
-"""HTTP requests to one server, with a limit on time and size. Errors say what the user can do."""
+"""HTTP requests to one server, with a limit on time and size. Errors say what the user can do.
 
-import asyncio
+The client is the standard library's: aiohttp takes longer to import than a command takes otherwise.
+"""
+
+import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
 
-import aiohttp
 import click
 import msgspec
 
@@ -20,7 +25,6 @@ from runtime.http.client import (
     CredentialError,
     TooLargeError,
     connection_problem,
-    read_body,
     read_credential,
     tls_context,
 )
@@ -28,8 +32,6 @@ from runtime.text import visible
 
 LIMIT: Final = 64 * 1024 * 1024
 """Bytes of an answer: ten times the documents of the fullest node."""
-_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
-"""`connect` limits the time of everything."""
 _TOKEN_BYTES: Final = 64 * 1024
 _EVENT_SILENCE: Final = 40.0
 """Seconds without data after which an event stream counts as lost: the exporter sends one every 15 s."""
@@ -59,81 +61,117 @@ class _Problem(msgspec.Struct):
     nearest: list[dict[str, str]] | None = None
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, in an event loop of its own."""
-
-    async def main() -> T:
-        asyncio.get_running_loop().set_default_executor(_DaemonThreads())
-        return await work
-
-    return asyncio.run(main())
+class _UndecodableError(Exception):
+    """A body is not gzip, although its header says so."""
 
 
-class _DaemonThreads(ThreadPoolExecutor):
-    """Runs each call in a daemon thread: a name lookup that hangs does not delay the exit."""
+class _Connection(HTTPConnection):
+    """A connection to an address over TCP, TLS (with `context`) or a unix socket."""
 
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
+    def __init__(self, address: Address, timeout: float, context: ssl.SSLContext | None) -> None:
+        super().__init__(address.host or "localhost", address.port or None, timeout=timeout)
+        self._address = address
+        self._within = timeout
+        self._context = context
+        self.opened: socket.socket | None = None
+        """The socket, also where only the response still reads from it."""
 
-        def call() -> None:
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 -- the caller gets it
-                future.set_exception(error)
+    def connect(self) -> None:
+        """Open the socket. Raises OSError."""
+        if self._address.scheme == "unix":
+            opened = _connected(socket.AF_UNIX, self._address.path, self._within)
+        else:
+            opened = _connected_by_name(self._address, self._within)
+        opened.settimeout(self._within)
+        if self._context is not None:
+            opened = self._context.wrap_socket(opened, server_hostname=self._address.host)
+        self.sock = self.opened = opened
 
-        Thread(target=call, name="resolve", daemon=True).start()
-        return future
+
+def _connected(family: int, place: Any, timeout: float) -> socket.socket:
+    opened = socket.socket(family)
+    try:
+        opened.settimeout(timeout)
+        opened.connect(place)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _connected_by_name(address: Address, timeout: float) -> socket.socket:
+    """A connection to the first address of the host that answers, each within its share of the time left."""
+    deadline = time.monotonic() + timeout
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    while True:
+        family, *_, place = found.pop(0)
+        share = (deadline - time.monotonic()) / (len(found) + 1)
+        try:
+            opened = _connected(family, place, max(share, 0.001))
+        except OSError:
+            if not found:
+                raise
+        else:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return opened
 
 
 class ServerClient:
-    """Requests to one server. `product` names what is expected at the address."""
+    """Requests to one server, one after another. `product` names what is expected at the address."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, source: ChosenSource, context: ssl.SSLContext | None
-    ) -> None:
-        self._session = session
+    def __init__(self, source: ChosenSource) -> None:
+        """Raises BadParameter for credentials that cannot be used."""
+        address, flags = source.address, source.flags
+        if flags.tls_flag and address.scheme != "https":
+            raise click.BadParameter(f"found with {address}, expected https://", param_hint=flags.tls_flag)
+        if flags.token_file is not None and address.authorization:
+            message = f"found beside a name and a password for {address}"
+            raise click.BadParameter(message, param_hint="--token-file")
+        context = _tls_context(flags) if address.scheme == "https" else None
+        self._connection = _Connection(address, source.timeout, context)
         self._source = source
-        self._context = context
-        self.address = source.address
+        self.address = address
         self.timeout = source.timeout
         self.product = "a Prometheus" if source.kind == "prometheus" else "a devicelens exporter"
 
-    async def document(self, path: str, kind: type[D], query: Mapping[str, str] | None = None) -> D:
+    def document(self, path: str, kind: type[D], query: Mapping[str, str] | None = None) -> D:
         """The JSON document at `path`. Unknown members are ignored: a newer exporter has more of them.
 
         Raises StatusError and AskError.
         """
         try:
-            async with self._request(path, query, "application/json") as response:
-                body = await read_body(response, LIMIT)
+            response = self._request(path, query, "application/json")
+            body = _body(response)
         except TooLargeError:
             raise self._too_large() from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except _FAILURES as error:
             raise self._failed(error) from error
         if response.status != 200:
             raise self._refused(path, response, body)
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            found = f"{path} is {visible(response.content_type, 60)}: {visible(str(error), limit=200)}"
+            found = f"{path} is {visible(_content_type(response), 60)}: {visible(str(error), limit=200)}"
             message = f"{self.address}: this is not {self.product}, or not of this version; {found}"
             raise AskError(message) from None
 
-    async def generations(self) -> AsyncIterator[int]:
+    def generations(self) -> Iterator[int]:
         """The numbers in the exporter's events `generation`, until it ends the stream. Other events are left
         out. Raises StatusError and AskError.
 
         https://html.spec.whatwg.org/multipage/server-sent-events.html
         """
-        path = "/api/v1/events"
-        wait = aiohttp.ClientTimeout(total=None, connect=self.timeout, sock_read=_EVENT_SILENCE)
+        path, silence = "/api/v1/events", self.timeout
         try:
-            async with self._request(path, None, "text/event-stream", wait) as response:
-                if response.status != 200 or response.content_type != "text/event-stream":
-                    raise self._refused(path, response, await read_body(response, LIMIT))
-                name = b""
-                async for line in response.content:
+            response = self._request(path, None, "text/event-stream")
+            if response.status != 200 or _content_type(response) != "text/event-stream":
+                raise self._refused(path, response, _body(response))
+            silence = _EVENT_SILENCE
+            if self._connection.opened is not None:
+                self._connection.opened.settimeout(silence)
+            name = b""
+            with response:
+                while line := response.readline(LIMIT):
                     field, _, value = line.partition(b":")
                     if field == b"event":
                         name = value.strip()
@@ -142,14 +180,22 @@ class ServerClient:
         except TooLargeError:
             raise self._too_large() from None
         except TimeoutError as error:
-            raise AskError(f"{self.address}: no answer: {visible(str(error))}") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise AskError(f"{self.address}: no answer within {silence:g} s") from error
+        except _FAILURES as error:
             raise self._failed(error) from error
 
-    def _refused(self, path: str, response: aiohttp.ClientResponse, body: bytes) -> StatusError:
+    def close(self) -> None:
+        """Close the connection. A thread that waits for an answer gets an error."""
+        opened = self._connection.opened
+        if opened is not None:
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def _refused(self, path: str, response: HTTPResponse, body: bytes) -> StatusError:
         status = f"{self.address}: {visible(f'{response.status} {response.reason}', limit=100)}"
         problem = None
-        if response.content_type == "application/problem+json" and response.status != 401:
+        if _content_type(response) == "application/problem+json" and response.status != 401:
             try:
                 problem = msgspec.json.decode(body, type=_Problem)
                 return StatusError(f"{status}: {visible(problem.detail)}", response.status, body, problem)
@@ -157,67 +203,105 @@ class ServerClient:
                 pass
         return StatusError(f"{status}{self._hint(path, response, body)}", response.status, body)
 
-    def _hint(self, path: str, response: aiohttp.ClientResponse, body: bytes) -> str:
+    def _hint(self, path: str, response: HTTPResponse, body: bytes) -> str:
         if response.status == 400 and b"HTTPS server" in body[:1000]:
             return f": it serves https, ask {str(self.address).replace('http://', 'https://', 1)}"
         if response.status == 401 and self.address.authorization:
             return ": it does not accept this name and password"
         hint = _STATUS_HINTS.get(response.status, "")
-        if "Location" in response.headers and 300 <= response.status < 400:
+        location = response.getheader("Location")
+        if location is not None and 300 <= response.status < 400:
             hint = ": it redirects to {location}"
-        location = visible(response.headers.get("Location", ""), limit=200)
-        return hint.format(product=self.product, path=path, location=location)
+        return hint.format(product=self.product, path=path, location=visible(location or "", limit=200))
 
-    def _request(
-        self,
-        path: str,
-        query: Mapping[str, str] | None,
-        accept: str,
-        wait: aiohttp.ClientTimeout = _NO_TIMEOUT,
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        headers = {"Accept": accept, "Accept-Encoding": "gzip"}
+    def _request(self, path: str, query: Mapping[str, str] | None, accept: str) -> HTTPResponse:
+        """The answer's head. Redirects are not followed. Raises AskError, OSError and HTTPException."""
+        headers = {"Accept": accept, "Accept-Encoding": "gzip", "User-Agent": "devicelens-who"}
         authorization = self.address.authorization or _bearer(self._source.flags.token_file)
         if authorization:
             headers["Authorization"] = authorization
-        return self._session.get(
-            self.address.url + path,
-            params=query,
-            headers=headers,
-            timeout=wait,
-            allow_redirects=False,
-            ssl=self._context or True,
-        )
+        prefix = "" if self.address.scheme == "unix" else quote(self.address.path, safe=_PATH_CHARACTERS)
+        target = f"{prefix}{path}?{urlencode(query)}" if query else f"{prefix}{path}"
+        if self._connection.sock is not None:
+            try:
+                self._connection.request("GET", target, headers=headers)
+                return self._connection.getresponse()
+            except (ConnectionResetError, BrokenPipeError):
+                # The server closes a connection that it has not used for some time.
+                self._connection.close()
+        self._connection.request("GET", target, headers=headers)
+        return self._connection.getresponse()
 
     def _too_large(self) -> AskError:
         return AskError(f"{self.address}: the answer is larger than {LIMIT >> 20} MiB")
 
     def _failed(self, error: Exception) -> AskError:
+        if isinstance(error, TimeoutError):
+            return _no_answer(self._source)
         return AskError(f"{self.address}: {_reason(self.address, error)}")
 
 
-@asynccontextmanager
-async def connect(source: ChosenSource, *, limited: bool = True) -> AsyncGenerator[ServerClient]:
-    """A client for an exporter or a Prometheus. Everything within ends in `source.timeout` seconds, unless
-    `limited` is False, as for event streams.
+_FAILURES: Final = (HTTPException, OSError, ValueError, _UndecodableError)
+_PATH_CHARACTERS: Final = "/%:@!$&'()*+,;=~"
 
-    Raises AskError, and BadParameter for credentials that cannot be used.
+
+def ask(source: ChosenSource, work: Callable[[ServerClient], T]) -> T:
+    """The result of `work`, which queries an exporter or a Prometheus, within `source.timeout` seconds.
+
+    A daemon thread does the work: nothing else ends a name lookup that hangs or an answer that comes byte by
+    byte. Raises AskError, what `work` raises, and BadParameter for credentials that cannot be used.
     """
-    address, flags = source.address, source.flags
-    if flags.tls_flag and address.scheme != "https":
-        raise click.BadParameter(f"found with {address}, expected https://", param_hint=flags.tls_flag)
-    if flags.token_file is not None and address.authorization:
-        message = f"found beside a name and a password for {address}"
-        raise click.BadParameter(message, param_hint="--token-file")
-    context = _tls_context(flags) if address.scheme == "https" else None
-    connector = aiohttp.UnixConnector(address.path) if address.scheme == "unix" else None
-    session = aiohttp.ClientSession(
-        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), headers={"User-Agent": "devicelens-who"}
-    )
-    try:
-        async with asyncio.timeout(source.timeout if limited else None), session:
-            yield ServerClient(session, source, context)
-    except TimeoutError:
-        raise AskError(f"{address}: no answer within {source.timeout:g} s") from None
+    client = ServerClient(source)
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            results.append(work(client))
+        except BaseException as error:  # noqa: BLE001 -- the caller gets it
+            errors.append(error)
+
+    thread = Thread(target=call, name="query", daemon=True)
+    thread.start()
+    thread.join(source.timeout)
+    finished = not thread.is_alive()
+    client.close()
+    if not finished:
+        raise _no_answer(source)
+    for error in errors:
+        raise error
+    return results[0]
+
+
+def _no_answer(source: ChosenSource) -> AskError:
+    return AskError(f"{source.address}: no answer within {source.timeout:g} s")
+
+
+def _body(response: HTTPResponse) -> bytes:
+    """The body of at most LIMIT bytes, before and after decompression.
+
+    Raises TooLargeError, _UndecodableError, OSError and HTTPException.
+    """
+    with response:
+        body = response.read(LIMIT + 1)
+    if response.length and len(body) <= LIMIT:
+        raise IncompleteRead(body, response.length)
+    if response.getheader("Content-Encoding", "").lower() == "gzip":
+        decoder = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        try:
+            body = decoder.decompress(body, LIMIT + 1)
+        except zlib.error as error:
+            raise _UndecodableError from error
+        if not decoder.eof and len(body) <= LIMIT:
+            raise IncompleteRead(body)
+    if len(body) > LIMIT:
+        raise TooLargeError
+    return body
+
+
+def _content_type(response: HTTPResponse) -> str:
+    """The media type of the body, in lower case."""
+    return response.headers.get_content_type() if "Content-Type" in response.headers else ""
 
 
 def _bearer(path: Path | None) -> str:
@@ -275,23 +359,23 @@ _CLOSED: Final[Mapping[str, str]] = {
 def _reason(address: Address, error: Exception) -> str:
     """Why a request failed."""
     match error:
-        case aiohttp.ClientConnectorCertificateError():
-            words = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+        case ssl.SSLCertVerificationError():
+            words = error.verify_message or str(error)
             return f"its certificate is not trusted: {visible(words)} (--ca-file: the authority to trust)"
-        case aiohttp.ClientConnectorDNSError():
-            return f"the host name cannot be resolved: {error.os_error.strerror}"
-        case aiohttp.ClientPayloadError():
-            undecodable = "encoding" in str(error).lower() or "decompress" in str(error).lower()
-            reason = "not gzip, although its header says so" if undecodable else "cut off"
-            return f"its answer is {reason}"
-        case aiohttp.ClientResponseError():
-            hint = _CLOSED.get(address.scheme, "")
-            return f"it does not speak HTTP: {visible(error.message, limit=200)}{hint}"
+        case socket.gaierror():
+            return f"the host name cannot be resolved: {visible(error.strerror or str(error))}"
+        case _UndecodableError():
+            return "its answer is not gzip, although its header says so"
+        case IncompleteRead():
+            return "its answer is cut off"
+        case OSError():
+            return _connection_reason(address, error)
         case _:
-            return _connection_reason(address, getattr(error, "os_error", error))
+            hint = _CLOSED.get(address.scheme, "")
+            return f"it does not speak HTTP: {visible(str(error), limit=200)}{hint}"
 
 
-def _connection_reason(address: Address, error: BaseException) -> str:
+def _connection_reason(address: Address, error: OSError) -> str:
     alerts = [words for name, words in _TLS_ALERTS.items() if name in str(error).upper()]
     match error:
         case ssl.SSLError():
@@ -299,7 +383,7 @@ def _connection_reason(address: Address, error: BaseException) -> str:
                 *alerts,
                 f"TLS fails ({visible(error.reason or str(error))}): does it serve https at all?",
             )[0]
-        case aiohttp.ServerDisconnectedError() | ConnectionResetError() | BrokenPipeError():
+        case ConnectionResetError() | BrokenPipeError():
             # A TLS 1.3 server may reject a client after the handshake and close the connection at once.
             closed = f"it closed the connection without an answer{_CLOSED.get(address.scheme, '')}"
             return (*alerts, closed)[0]

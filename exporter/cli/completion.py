@@ -166,7 +166,7 @@ def _nodes(ctx: click.Context, *kinds: str) -> Iterable[Any]:
     """The nodes in the answer of the source; none if it is not of `kinds`, does not answer in time, or the
     flags are wrong: completion prints no errors.
     """
-    from exporter.cli.query import current_mapping  # noqa: PLC0415 -- imports asyncio and aiohttp
+    from exporter.cli.query import current_mapping  # noqa: PLC0415 -- imports an HTTP client
 
     parameters: dict[str, Any] = {name: ctx.params.get(name) for name in SourceFlags.__slots__}
     # Without a value on the line a parameter is None here, whatever its default.

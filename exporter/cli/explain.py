@@ -46,7 +46,7 @@ def explain(ctx: click.Context, /, *, what: str, at: str | None, output: OutputF
         )
     if at is not None:
         raise click.UsageError("--at: explain has the present only; use devicelens who --at or history")
-    from exporter.cli.query import explanation  # noqa: PLC0415 -- imports asyncio and aiohttp
+    from exporter.cli.query import explanation  # noqa: PLC0415 -- imports an HTTP client
 
     try:
         document, notes = explanation(source, resource, device)

@@ -76,7 +76,7 @@ def history(
     first, last = parse_time_flag(since, "--from", now), parse_time_flag(until, "--to", now)
     if first is not None and last is not None and first > last:
         raise click.BadParameter(f"found {since!r}, expected a time before that of --to", param_hint="--from")
-    from exporter.cli import holdings  # noqa: PLC0415 -- imports asyncio and aiohttp
+    from exporter.cli import holdings  # noqa: PLC0415 -- imports an HTTP client
 
     if moment is not None:
         holdings.print_holders_at(query, moment, source, output)

@@ -24,6 +24,11 @@ from runtime.flags import default_node_name
 from runtime.text import visible
 
 
+def current_mapping(source: ChosenSource) -> MappingAnswer:
+    """`fetch_mapping`, outside of an event loop."""
+    return asyncio.run(fetch_mapping(source))
+
+
 async def fetch_mapping(source: ChosenSource) -> MappingAnswer:
     """Who holds which device, in the shape of an exporter's documents. Raises AskError and BadParameter."""
     moment, notes = await _fetch_moment(source)
@@ -36,11 +41,9 @@ async def fetch_mapping(source: ChosenSource) -> MappingAnswer:
     return MappingAnswer((node,), f"the kubelet at {visible(str(source.socket))}", notes=notes)
 
 
-async def explain_device(
-    source: ChosenSource, resource: str, device: str
-) -> tuple[ExplainDocument, tuple[str, ...]]:
+def explanation(source: ChosenSource, resource: str, device: str) -> tuple[ExplainDocument, tuple[str, ...]]:
     """The explanation of one device, and warnings. Raises NoMatchError, AskError and BadParameter."""
-    moment, notes = await _fetch_moment(source)
+    moment, notes = asyncio.run(_fetch_moment(source))
     try:
         return explained(moment, device, resource, reader=read_id), notes
     except AmbiguousDevice as error:

@@ -115,13 +115,13 @@ class ScrapedNode(NamedTuple):
     dropped: float
 
 
-async def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: float | None) -> MappingAnswer:
+def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: float | None) -> MappingAnswer:
     """The mapping of the nodes that `selector` (matchers) and `node` keep, at unix time `at` or now.
 
     Raises NoMatchError if they keep nothing, and AskError.
     """
     origin = f"Prometheus at {client.address}"
-    samples, warnings = await _query(client, _expression(selector, node), at)
+    samples, warnings = _query(client, _expression(selector, node), at)
     scraped, failing = read_series(samples)
     if not samples or (node and not scraped):
         nothing = f"{origin} has no devicelens series" + ("" if at is None else f" of {rfc3339(at)}")
@@ -159,13 +159,13 @@ def _expression(selector: str, node: str) -> str:
     return f"{own} or {renamed} or {series(_EXPORTER_FAMILIES)}"
 
 
-async def _query(
+def _query(
     client: ServerClient, expression: str, at: float | None
 ) -> tuple[Sequence[InstantSample], tuple[str, ...]]:
     """The samples of an instant query, and Prometheus' warnings. Raises AskError."""
     query = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
     try:
-        answer = await client.document(_PATH, _ApiReply, query)
+        answer = client.document(_PATH, _ApiReply, query)
     except StatusError as error:
         if error.detail:
             message = f"{client.address}: this is a devicelens process and not a Prometheus: use --url"

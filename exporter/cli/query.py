@@ -1,6 +1,6 @@
 """Queries of the chosen source: the current mapping, one device explained, and an exporter's history.
 
-The module imports asyncio and aiohttp, so the commands import it only when they query.
+The module imports an HTTP client, so the commands import it only when they query.
 """
 
 from typing import Final
@@ -8,8 +8,7 @@ from typing import Final
 import click
 import msgspec
 
-from exporter.cli import prometheus
-from exporter.cli.client import ServerClient, StatusError, connect, run
+from exporter.cli.client import ServerClient, StatusError, ask
 from exporter.cli.common import NoMatchError
 from exporter.cli.select import (
     HolderQuery,
@@ -39,28 +38,29 @@ _ATTEMPTS: Final = 5
 
 def current_mapping(source: ChosenSource, at: float | None = None) -> MappingAnswer:
     """Who holds which device, now or (Prometheus) at unix time `at`. Raises AskError and BadParameter."""
-    return run(fetch_mapping(source, at))
-
-
-async def fetch_mapping(source: ChosenSource, at: float | None = None) -> MappingAnswer:
-    """The same, within a running event loop."""
     if source.kind == "kubelet":
         from exporter.cli import kubelet  # noqa: PLC0415 -- gRPC takes long to import
 
-        return await kubelet.fetch_mapping(source)
-    async with connect(source) as client:
-        if source.kind == "prometheus":
-            return await prometheus.fetch_mapping(client, selector=source.selector, node=source.node, at=at)
-        return await _fetch_from_exporter(client)
+        return kubelet.current_mapping(source)
+    if source.kind == "prometheus":
+        from exporter.cli import prometheus  # noqa: PLC0415 -- its structs take long to create
+
+        return ask(
+            source,
+            lambda client: prometheus.fetch_mapping(
+                client, selector=source.selector, node=source.node, at=at
+            ),
+        )
+    return ask(source, _fetch_from_exporter)
 
 
-async def _fetch_from_exporter(client: ServerClient) -> MappingAnswer:
+def _fetch_from_exporter(client: ServerClient) -> MappingAnswer:
     """Devices, claims and exclusive CPUs of one generation, from three documents."""
     attempt = 0
     while True:
         attempt += 1
-        devices = await client.document("/api/v1/devices", DevicesDocument)
-        claims, pods, notes = await _fetch_claims_and_pods(client)
+        devices = client.document("/api/v1/devices", DevicesDocument)
+        claims, pods, notes = _fetch_claims_and_pods(client)
         generations = {one.generation for one in (devices, claims, pods) if one is not None}
         if len(generations) == 1 or attempt == _ATTEMPTS:
             break
@@ -74,12 +74,12 @@ async def _fetch_from_exporter(client: ServerClient) -> MappingAnswer:
     return MappingAnswer((node,), f"the exporter at {client.address}", notes=notes)
 
 
-async def _fetch_claims_and_pods(
+def _fetch_claims_and_pods(
     client: ServerClient,
 ) -> tuple[ClaimsDocument | None, PodsDocument | None, tuple[str, ...]]:
     try:
-        claims = await client.document("/api/v1/claims", ClaimsDocument)
-        pods = await client.document("/api/v1/pods", PodsDocument)
+        claims = client.document("/api/v1/claims", ClaimsDocument)
+        pods = client.document("/api/v1/pods", PodsDocument)
     except StatusError as error:
         if error.status != 404:
             raise
@@ -89,34 +89,24 @@ async def _fetch_claims_and_pods(
 
 def anomalies(source: ChosenSource) -> AnomaliesDocument:
     """The anomalies of an exporter's node. Raises AskError and BadParameter."""
-
-    async def fetch() -> AnomaliesDocument:
-        async with connect(source) as client:
-            return await client.document("/api/v1/anomalies", AnomaliesDocument)
-
-    return run(fetch())
+    return ask(source, lambda client: client.document("/api/v1/anomalies", AnomaliesDocument))
 
 
 def explanation(source: ChosenSource, resource: str, device: str) -> tuple[ExplainDocument, tuple[str, ...]]:
     """One device explained, and warnings. Raises NoMatchError, AskError and BadParameter."""
+    if source.kind == "kubelet":
+        from exporter.cli import kubelet  # noqa: PLC0415 -- as above
 
-    async def fetch() -> tuple[ExplainDocument, tuple[str, ...]]:
-        if source.kind == "kubelet":
-            from exporter.cli import kubelet  # noqa: PLC0415 -- as above
-
-            return await kubelet.explain_device(source, resource, device)
-        query = {"device": device} | ({"resource": resource} if resource else {})
-        try:
-            async with connect(source) as client:
-                return await client.document("/api/v1/explain", ExplainDocument, query), ()
-        except StatusError as error:
-            if error.nothing_found:
-                raise NoMatchError(error.detail) from error
-            if error.status == 400 and error.detail:
-                raise click.BadParameter(error.detail, param_hint="DEVICE") from error
-            raise
-
-    return run(fetch())
+        return kubelet.explanation(source, resource, device)
+    query = {"device": device} | ({"resource": resource} if resource else {})
+    try:
+        return ask(source, lambda client: client.document("/api/v1/explain", ExplainDocument, query)), ()
+    except StatusError as error:
+        if error.nothing_found:
+            raise NoMatchError(error.detail) from error
+        if error.status == 400 and error.detail:
+            raise click.BadParameter(error.detail, param_hint="DEVICE") from error
+        raise
 
 
 def history(
@@ -127,36 +117,36 @@ def history(
 
     The exporter filters by the pod, the resource or driver, and the device. Raises AskError and BadParameter.
     """
+    parameters = {name: f"{at:.6f}" for name, at in times.items() if at is not None}
+    if query.pod is not None:
+        parameters |= {"namespace": query.pod.namespace}
+        parameters |= {"pod": query.pod.name} if query.pod.name else {}
+    if query.device:
+        parameters["device"] = query.device
 
-    async def fetch() -> HistoryDocument:
-        parameters = {name: f"{at:.6f}" for name, at in times.items() if at is not None}
-        if query.pod is not None:
-            parameters |= {"namespace": query.pod.namespace}
-            parameters |= {"pod": query.pod.name} if query.pod.name else {}
-        if query.device:
-            parameters["device"] = query.device
-        try:
-            async with connect(source) as client:
-                if query.resource:
-                    known = await client.document(_HISTORY, HistoryDocument, parameters | {"limit": "1"})
-                    resource = resource_among(known.resources, query.resource)
-                    parameters |= {"resource": resource} if resource else {"driver": query.resource}
-                return await _fetch_pages(client, parameters, limit)
-        except StatusError as error:
-            if error.status == 400 and error.detail:
-                raise click.UsageError(error.detail) from error
-            raise
+    def fetch(client: ServerClient) -> HistoryDocument:
+        filters = dict(parameters)
+        if query.resource:
+            known = client.document(_HISTORY, HistoryDocument, parameters | {"limit": "1"})
+            resource = resource_among(known.resources, query.resource)
+            filters |= {"resource": resource} if resource else {"driver": query.resource}
+        return _fetch_pages(client, filters, limit)
 
-    return run(fetch())
+    try:
+        return ask(source, fetch)
+    except StatusError as error:
+        if error.status == 400 and error.detail:
+            raise click.UsageError(error.detail) from error
+        raise
 
 
-async def _fetch_pages(client: ServerClient, parameters: dict[str, str], limit: int) -> HistoryDocument:
+def _fetch_pages(client: ServerClient, parameters: dict[str, str], limit: int) -> HistoryDocument:
     holdings: list[PastEntry] = []
     devices: list[PastDeviceEntry] = []
     page: dict[str, str] = {}
     while True:
         page["limit"] = str(min(_PAGE, limit - len(holdings) - len(devices)))
-        document = await client.document(_HISTORY, HistoryDocument, parameters | page)
+        document = client.document(_HISTORY, HistoryDocument, parameters | page)
         if any(match.parameter == "pod" and not match.whole for match in document.matched):
             # As in `devicelens who`, a pod's name is whole.
             return msgspec.structs.replace(document, holdings=(), next=None)

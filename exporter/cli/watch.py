@@ -7,9 +7,12 @@ import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, TextIO
+from threading import Thread
+from typing import Any, Final, TextIO
 
 import click
 from rich.console import Group
@@ -17,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from exporter.cli import query
-from exporter.cli.client import StatusError, connect, run
+from exporter.cli.client import ServerClient, StatusError
 from exporter.cli.common import STALE, AskError, OutputFlags, say
 from exporter.cli.select import (
     CPU,
@@ -53,11 +56,29 @@ def follow(source: ChosenSource, filters: HolderQuery, *, interval: float, outpu
 
     Raises AskError if the first query fails, and BadParameter.
     """
-    run(_follow(source, filters, interval, output))
+    asyncio.run(_follow(source, filters, interval, output))
+
+
+class _DaemonThreads(ThreadPoolExecutor):
+    """Runs each call in a daemon thread: a query under way does not delay the exit."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+
+        def call() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 -- the caller gets it
+                future.set_exception(error)
+
+        Thread(target=call, name="query", daemon=True).start()
+        return future
 
 
 async def _follow(source: ChosenSource, filters: HolderQuery, interval: float, output: OutputFlags) -> None:
-    first = narrow(await query.fetch_mapping(source), filters)
+    asyncio.get_running_loop().set_default_executor(_DaemonThreads())
+    first = narrow(await _query(source), filters)
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -96,9 +117,17 @@ def updates(source: ChosenSource, interval: float) -> AsyncGenerator[Update]:
     return _by_polls(source, interval or INTERVALS[source.kind])
 
 
+async def _query(source: ChosenSource) -> MappingAnswer:
+    if source.kind == "kubelet":
+        from exporter.cli import kubelet  # noqa: PLC0415 -- gRPC takes long to import
+
+        return await kubelet.fetch_mapping(source)
+    return await asyncio.to_thread(query.current_mapping, source)
+
+
 async def _fetch(source: ChosenSource) -> MappingAnswer | AskError:
     try:
-        return await query.fetch_mapping(source)
+        return await _query(source)
     except (AskError, click.BadParameter) as error:
         return _failure(error)
 
@@ -125,8 +154,9 @@ async def _by_events(source: ChosenSource) -> AsyncGenerator[Update]:
         # A restarted exporter counts generations from 1.
         generation = 0
         try:
-            async with connect(source, limited=False) as client:
-                async for number in client.generations():
+            with closing(ServerClient(source)) as client:
+                numbers = client.generations()
+                while (number := await asyncio.to_thread(next, numbers, None)) is not None:
                     # Events that arrived during a query are older than its answer.
                     if number < generation:
                         continue

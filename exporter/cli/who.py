@@ -160,12 +160,12 @@ def who(
     if watch is not None:
         if output.fail_if_stale:
             raise click.UsageError("--fail-if-stale and --watch: a watch runs until interrupted")
-        from exporter.cli.watch import follow  # noqa: PLC0415 -- imports asyncio, aiohttp and rich
+        from exporter.cli.watch import follow  # noqa: PLC0415 -- imports asyncio and rich
 
         follow(source, query, interval=watch, output=output)
         return
     moment = parse_time_flag(at, "--at", time.time())
-    from exporter.cli import holdings  # noqa: PLC0415 -- imports asyncio and aiohttp
+    from exporter.cli import holdings  # noqa: PLC0415 -- imports an HTTP client
 
     if moment is None or source.kind != "exporter":
         holdings.print_holders(query, moment, source, output)

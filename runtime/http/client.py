@@ -3,11 +3,12 @@
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
-
-import aiohttp
+from typing import TYPE_CHECKING, Final, Literal
 
 from runtime.text import visible
+
+if TYPE_CHECKING:  # the commands use this module without aiohttp
+    import aiohttp
 
 _CHUNK: Final = 256 * 1024
 _PEM_PROBLEMS: Final[Mapping[str, str]] = {
@@ -100,7 +101,7 @@ def connection_problem(error: BaseException) -> str:
             return visible(getattr(error, "strerror", None) or repr(error), limit=200)
 
 
-async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
+async def read_body(response: "aiohttp.ClientResponse", limit: int) -> bytes:
     """A response's body of at most `limit` bytes. Raises TooLargeError and aiohttp's errors."""
     body = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK):

@@ -1,6 +1,9 @@
 """exporter.cli.client: tokens, passwords and TLS."""
 
 import base64
+import gzip
+import json
+import socket
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,6 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from harness.certificates import Certificates
 from harness.commands import devicelens
+from harness.raw_server import raw_server
 
 DEVICES = {
     "node": "worker-3",
@@ -177,3 +181,70 @@ async def test_a_token_and_a_password_are_not_both_taken(tmp_path: Path) -> None
     result = await devicelens("who", "--url", "http://me:x@127.0.0.1:1", "--token-file", str(token))
     assert result.exit_code == 2
     assert "found beside a name and a password for http://127.0.0.1:1" in result.stderr
+
+
+def answer_of(body: bytes, *headers: bytes) -> bytes:
+    head = [b"HTTP/1.1 200 OK", b"Content-Type: application/json", *headers]
+    return b"\r\n".join([*head, b"Content-Length: %d" % len(body), b"", body])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (answer_of(b" " * ((1 << 20) + 1)), "the answer is larger than 1 MiB"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * ((1 << 20) + 1), "the answer is larger than 1 MiB"),
+        (
+            answer_of(gzip.compress(b" " * (64 << 20), 1), b"Content-Encoding: gzip"),
+            "the answer is larger than 1 MiB",
+        ),
+        (
+            answer_of(gzip.compress(json.dumps(DEVICES).encode())[:-9], b"Content-Encoding: gzip"),
+            "its answer is cut off",
+        ),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhal", "its answer is cut off"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000, "it does not speak HTTP: got more than 100 headers"),
+        (b"HTTP/1.1 200 " + b"x" * 70_000, "it does not speak HTTP: got more than 65536 bytes"),
+    ],
+)
+async def test_an_answer_is_of_limited_size_and_whole(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes, words: str
+) -> None:
+    monkeypatch.setattr("exporter.cli.client.LIMIT", 1 << 20)
+    async with raw_server(answer) as url:
+        result = await devicelens("who", "--url", url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"devicelens: {url}: {words}" in result.stderr
+
+
+async def test_a_connection_that_the_server_has_closed_is_opened_again() -> None:
+    # The server offers to keep each connection, and closes it.
+    async with raw_server(answer_of(json.dumps(DEVICES).encode())) as url:
+        result = await devicelens("who", "--url", url)
+    assert (result.exit_code, result.stderr) == (0, "devicelens: worker-3 has no devices of device plugins\n")
+
+
+async def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as (url, told):
+        port = int(url.rpartition(":")[2])
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            refused = closed.getsockname()
+        kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+        found = [(*kind, refused), (*kind, ("127.0.0.1", port))]
+        monkeypatch.setattr("exporter.cli.client.socket.getaddrinfo", lambda *_, **__: list(found))
+        result = await devicelens("who", "--url", f"http://name.invalid:{port}")
+    assert (result.exit_code, len(told)) == (0, 3)
+
+
+async def test_a_path_and_a_query_are_quoted() -> None:
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.raw_path)
+        return web.Response(status=404)
+
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", answer)
+    async with TestServer(app) as server:
+        url = str(server.make_url("/caf\u00e9%20x"))
+        await devicelens("explain", "a b&c=\u00e9", "--url", url)
+    assert seen[0] == "/caf%C3%A9%20x/api/v1/explain?device=a+b%26c%3D%C3%A9"

@@ -1,5 +1,6 @@
 """devicelens who, with servers that answer and servers that do not."""
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -301,11 +302,21 @@ async def test_a_missing_kubelet_is_reported(root: Path) -> None:
     assert result.stderr.count(str(root)) == 1
 
 
-def test_the_command_starts_without_what_it_does_not_need() -> None:
+async def test_a_query_imports_only_what_it_needs() -> None:
     code = (
-        "import sys, exporter.cli.who\n"
-        "heavy = {'grpc', 'aiohttp', 'rich', 'jinja2', 'google.protobuf', 'asyncio'}\n"
+        "import sys, devicelens\n"
+        "heavy = {'grpc', 'aiohttp', 'rich.console', 'jinja2', 'google.protobuf', 'asyncio'}\n"
+        "try: devicelens.main()\n"
+        "except SystemExit: pass\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    async with serving(application(STATE, NOW)) as url:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", code, "who", "--url", url],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "ml/llama-0" in done.stdout
