@@ -8,20 +8,27 @@ Floor: the kubelet's part, until it says that the pod is admitted (is gone).
 
 import argparse
 import asyncio
+import random
 import tempfile
 import time
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Final
 
 from benchmarks.report import Figure, percentile, write_section
 from benchmarks.running import Client, environment, process, ready
 from simulator.control import ControlClient
 from simulator.model import ContainerSpec, PodSpec
 
+Sample = tuple[float, float]
+"""Milliseconds until a scrape shows an event, and until the kubelet has answered."""
 _RESOURCE = "myway5.com/cola"
 _PAUSE = 0.3
 """Seconds between two events: not so many that the exporter must space its calls, as on most nodes."""
+_ALONE: Final = ("--pods.source", "none")
+_BY_POLL: Final = 20
+"""Releases that are seen at a poll, which takes seconds."""
 
 
 async def measure(root: Path, rounds: int) -> None:
@@ -36,33 +43,34 @@ async def measure(root: Path, rounds: int) -> None:
         async def run(*command: str) -> None:
             await stack.enter_async_context(process("-m", "devicelens", *command, *flags, env=env))
 
-        await run("kubelet", "--pods-api")
-        exporter, plugin = root / "exporter", root / "plugin"
+        await run("kubelet", "--pods-api", "--cgroup-driver", "systemd")
+        plugin = root / "plugin"
         host = ("--host-root", str(root / "host"))
         await run("plugin", "--preset", "cola", *host, "--web.listen-address", f"unix:{plugin}")
-        await run("exporter", "--pods.source", "pods-api", "--web.listen-address", f"unix:{exporter}")
         stack.callback((await ready(plugin)).close)
-        client = await ready(exporter)
-        stack.callback(client.close)
         control = ControlClient(kubelet)
         while await control.allocatable(_RESOURCE) < 8:  # noqa: ASYNC110 -- another process
             await asyncio.sleep(0.05)
-        found: list[list[tuple[float, float]]] = [[], []]
-        for number in range(rounds):
-            name = f"bench-{number}"
-            pod = PodSpec(name=name, containers=(ContainerSpec("main", resources={_RESOURCE: 1}),))
-            await asyncio.sleep(_PAUSE)
-            found[0].append(await shown(client, control.add_pod(pod), name, there=True))
-            await asyncio.sleep(_PAUSE)
-            found[1].append(await shown(client, control.delete_pod("default", name), name, there=False))
+        found: dict[str, list[Sample]] = {"allocation": []}
+        for release, times, within, given in (
+            ("release, with the Pods API", rounds, 0.0, ("--pods.source", "pods-api")),
+            ("release, with cgroups", rounds, 0.0, (*_ALONE, "--cgroup.root", str(kubelet / "cgroup"))),
+            ("release, at the next poll", min(rounds, _BY_POLL), 5.0, _ALONE),
+        ):
+            exporter = root / f"exporter-{len(found)}"
+            address = ("--web.listen-address", f"unix:{exporter}")
+            async with process("-m", "devicelens", "exporter", *given, *address, *flags, env=env):
+                client = await ready(exporter)
+                allocations, found[release] = await events(client, control, times, within)
+                found["allocation"] += allocations
+                client.close()
     figures: list[Figure] = []
-    for what, samples in zip(("allocation", "release, with the Pods API"), found, strict=True):
+    for what, samples in found.items():
         took, floor = ([sample[which] for sample in samples] for which in (0, 1))
+        aim = "" if what.endswith("poll") else "at most 50 ms"
         figures += [
             Figure(what, took, "ms", floor),
-            Figure(
-                f"{what}: p99", [percentile(took, 0.99)], "ms", [percentile(floor, 0.99)], "at most 50 ms"
-            ),
+            Figure(f"{what}: p99", [percentile(took, 0.99)], "ms", [percentile(floor, 0.99)], aim),
         ]
     words = (
         "From the moment at which the kubelet receives a pod (or its deletion) to the first scrape that "
@@ -71,7 +79,25 @@ async def measure(root: Path, rounds: int) -> None:
     write_section("Allocate to /metrics", words, figures)
 
 
-async def shown(client: Client, event: Awaitable[object], pod: str, *, there: bool) -> tuple[float, float]:
+async def events(
+    client: Client, control: ControlClient, rounds: int, within: float
+) -> tuple[list[Sample], list[Sample]]:
+    """Add and delete that many pods, one after another: the times of the allocations and of the releases.
+
+    A release is at any moment `within` an interval of polls, in seconds.
+    """
+    found: tuple[list[Sample], list[Sample]] = ([], [])
+    for number in range(rounds):
+        name = f"bench-{number}"
+        pod = PodSpec(name=name, containers=(ContainerSpec("main", resources={_RESOURCE: 1}),))
+        await asyncio.sleep(_PAUSE)
+        found[0].append(await shown(client, control.add_pod(pod), name, there=True))
+        await asyncio.sleep(_PAUSE + random.uniform(0.0, within))  # noqa: S311 -- no secret
+        found[1].append(await shown(client, control.delete_pod("default", name), name, there=False))
+    return found
+
+
+async def shown(client: Client, event: Awaitable[object], pod: str, *, there: bool) -> Sample:
     """Milliseconds from now until a scrape shows what the event brings; and until the kubelet answered."""
     began = time.perf_counter()
 

@@ -47,6 +47,9 @@ _GROWTH: Final = """\
 KEY_FIGURES: Final[Mapping[str, tuple[str, str]]] = {
     "allocation to the first scrape that shows it": ("Allocate to /metrics", "allocation"),
     "the same, 99th percentile": ("Allocate to /metrics", "allocation: p99"),
+    "release to the first scrape that shows it": ("Allocate to /metrics", "release, with the Pods API"),
+    "the same, by pods' cgroups": ("Allocate to /metrics", "release, with cgroups"),
+    "the same, at the next poll": ("Allocate to /metrics", "release, at the next poll"),
     "exporter, memory after refreshes and scrapes": ("At rest", "exporter, memory after *"),
     "exporter, CPU at rest": ("At rest", "exporter, CPU"),
     "exporter, start until ready": ("At rest", "exporter, ready"),

@@ -25,6 +25,7 @@ from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access
 from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import LabelFilter
 from exporter.pods.tracker import PodTracker
+from exporter.refresh.cgroups import PodCgroups
 from exporter.refresh.loop import Refresher
 from exporter.refresh.pipeline import SnapshotPipeline, numa_of_cpus
 from exporter.refresh.triggers import (
@@ -56,7 +57,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     paths, clock = KubeletPaths(settings.kubelet_root), Clock()
     states, watcher = StateStore(), DirectoryWatcher()
     reader = _reader(settings.id_rules)
-    pods = _pods(settings, paths)
+    pods, cgroups = _pods(settings, paths), _cgroups(settings, watcher)
     plugins, cpu_numa = _plugins(settings, states, clock), numa_of_cpus()
     limit = SeriesLimit(settings.metrics_max_series)
     metrics = _metrics(settings, states, clock, pods, limit)
@@ -84,7 +85,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         poll_interval=settings.poll_interval,
         clock=clock.now,
         metrics=metrics,
-        triggers=lambda: _triggers(watcher, settings, pods),
+        triggers=lambda: _triggers(watcher, settings, pods, cgroups),
         version=__version__,
         history=history,
         reader=reader,
@@ -94,14 +95,16 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     if settings.web_config_file is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, web.reload)
     actors: list[Actor] = [
-        log_preflight(needs(paths, pods_source=settings.pods_source, history=settings.history_path)),
+        log_preflight(
+            needs(paths, settings.pods_source, history=settings.history_path, cgroups=settings.cgroup_root)
+        ),
         watcher.run(),
         history.run(refresher),
         refresher.run(),
         follow_device_plugins(watcher, paths, refresher.trigger),
         follow_pod_resources(watcher, paths, refresher.trigger),
         web.run(build(site), purpose="status page, API and metrics"),
-        *_source_actors(refresher, pods, plugins, watcher, paths),
+        *_source_actors(refresher, pods, cgroups, plugins, watcher=watcher, paths=paths),
     ]
     async with grpc_runtime(), kubelet:
         try:
@@ -123,15 +126,19 @@ def _pipeline(settings: ExporterSettings, reader: IdReader, cpu_numa: Mapping[in
 def _source_actors(
     refresher: Refresher,
     pods: PodTracker | None,
+    cgroups: PodCgroups | None,
     plugins: PluginPoller | None,
+    *,
     watcher: DirectoryWatcher,
     paths: KubeletPaths,
 ) -> list[Actor]:
-    """The actors of the pod source and of the plugin poller, bound to the refresh loop."""
+    """The actors of the pod source, of pods' cgroups, and of the plugin poller, bound to the refresh loop."""
     actors: list[Actor] = []
     if pods is not None:
         pods.bind(refresher)
         actors += [pods.run(), follow_pods_api(watcher, paths, pods.retry)]
+    if cgroups is not None:
+        actors.append(cgroups.follow(refresher.trigger))
     if plugins is not None:
         plugins.bind(refresher)
         actors.append(plugins.run())
@@ -191,6 +198,11 @@ def _pods(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
             return PodTracker(pods_api, expected=source == "pods-api")
 
 
+def _cgroups(settings: ExporterSettings, watcher: DirectoryWatcher) -> PodCgroups | None:
+    """The watch of pods' cgroups, None without --cgroup.root."""
+    return None if settings.cgroup_root is None else PodCgroups(settings.cgroup_root, watcher)
+
+
 def _plugins(settings: ExporterSettings, states: StateStore, clock: Clock) -> PluginPoller | None:
     """The poller of --plugin.url, None without any."""
     if not settings.plugin_url:
@@ -243,17 +255,22 @@ def _history(
 
 
 def _triggers(
-    watcher: DirectoryWatcher, settings: ExporterSettings, pods: PodTracker | None
+    watcher: DirectoryWatcher,
+    settings: ExporterSettings,
+    pods: PodTracker | None,
+    cgroups: PodCgroups | None,
 ) -> tuple[str, ...]:
     timer = f"timer every {settings.poll_interval:g} s"
-    watched = () if pods is None else (pods.words,)
+    watched = tuple(source.words for source in (pods, cgroups) if source is not None)
     reason = watcher.polling_because
     if reason is None:
         return (timer, "inotify on device-plugins", "inotify on pod-resources", *watched)
     return (timer, f"device-plugins and pod-resources are polled every second: {reason}", *watched)
 
 
-def needs(paths: KubeletPaths, *, pods_source: str, history: Path | None) -> tuple[Need, ...]:
+def needs(
+    paths: KubeletPaths, pods_source: str, *, history: Path | None, cgroups: Path | None
+) -> tuple[Need, ...]:
     """What the exporter needs of the node, for the preflight check."""
     found = [
         Need(
@@ -277,6 +294,15 @@ def needs(paths: KubeletPaths, *, pods_source: str, history: Path | None) -> tup
                 Use.CONNECT,
                 "enable the kubelet's feature gate PodsAPI (1.36 or later), or set --pods.source apiserver",
                 optional=pods_source == "auto",
+            )
+        )
+    if cgroups is not None:
+        found.append(
+            Need(
+                "cgroups",
+                cgroups,
+                Use.LIST,
+                f"mount the node's cgroups at {cgroups}, read-only (deploy/components/cgroups)",
             )
         )
     if history is not None:

@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from runtime.flags import (
+    DIRECTORY,
     DURATION,
     FILE,
     SIZE,
@@ -75,6 +76,12 @@ class ExporterSettings(ProcessSettings):
         "--pod-labels",
         type=PATTERN,
         help="Labels of pods that are exported to Prometheus, by their whole names; none without it.",
+    )
+    cgroup_root: Path | None = setting(
+        "--cgroup.root",
+        type=DIRECTORY,
+        help="The node's cgroups (/sys/fs/cgroup, or a controller's directory in it): a release shows when "
+        "the pod's is removed. Without this flag and a source of pods it shows at the next poll.",
     )
     kubeconfig: Path | None = setting(
         "--kubeconfig",

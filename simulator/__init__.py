@@ -12,6 +12,7 @@ rpc, sockets, tasks
              gRPC in Go's words, sockets that come and go as a kubelet's do, tasks that end together
 endpoint, manager, registration, registry, admission
              the device manager: plugins' connections and streams, who registers, who gets what
+cgroups      directories of pods, as a monitor sees their cgroups
 podresources, pods
              what monitors ask
 life, process, workload, kubelet

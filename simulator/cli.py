@@ -14,6 +14,7 @@ from runtime.flags import DURATION, F, flag, log_flags, variable
 from runtime.log import configure
 from runtime.process import run
 from runtime.text import parse_duration, visible
+from simulator.cgroups import Driver
 from simulator.control import ControlClient, ControlError, State
 from simulator.faults import NO_FAULTS, Faults, RegistrationFaults
 from simulator.kubelet import SYNC_DELAY
@@ -260,6 +261,12 @@ SUBCOMMANDS: Final = (pod, pods, restart, fault, show)
 )
 @flag("--grace-period", type=DURATION, default="5m", help="After it a resource without plugin is forgotten.")
 @flag("--pods-api", is_flag=True, help="Serve the Pods API too.")
+@flag(
+    "--cgroup-driver",
+    type=click.Choice(get_args(Driver)),
+    default=None,
+    help="Make a directory for each pod below ROOT/cgroup, named as this driver names cgroups.",
+)
 @flag(
     "--api-server",
     type=click.IntRange(0, 65535),

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
 from kubelet.pb.podresources.v1 import api_pb2 as v1
+from simulator.cgroups import Cgroups, Driver
 from simulator.faults import NO_FAULTS, Faults, Gate
 from simulator.manager import DIAL_TIMEOUT, response
 from simulator.model import Holding, Phase, Pod, PodSpec
@@ -53,6 +54,7 @@ class SimulatedKubelet:
         topology_after_restart: bool = True,
         ignore_unknown_resources: bool = False,
         pods_api: bool = False,
+        cgroup_driver: Driver | None = None,
         old: Older | None = None,
         replay: Replay | None = None,
         seed: int = 0,
@@ -71,6 +73,7 @@ class SimulatedKubelet:
         `ignore_unknown_resources`: whether a pod that asks for a resource that was never registered is let
         in without (a kubelet takes it for a cluster-level one) or refused, as a scheduler would. `seed`
         decides orders and choices that a kubelet leaves to chance. `faults`: those it starts with.
+        `cgroup_driver`: pods have directories below `root`/cgroup, named as that driver names cgroups.
         `on_event(event, **fields)` receives events.
 
         Raises ValueError for what no kubelet would start with.
@@ -93,6 +96,7 @@ class SimulatedKubelet:
             topology_after_restart=topology_after_restart,
             ignore_unknown_resources=ignore_unknown_resources,
             pods_api=pods_api,
+            cgroup_driver=cgroup_driver,
             older=old,
             replay=replay,
         )
@@ -108,6 +112,7 @@ class SimulatedKubelet:
             wall=wall,
             random=random.Random(seed),  # noqa: S311 -- to be repeatable, not secret
             on_event=on_event or _ignore,
+            cgroups=Cgroups(settings.cgroups, cgroup_driver),
         )
         self._process = KubeletProcess(self._node)
         self._workload = Workload(self._node, self._process)

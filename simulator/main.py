@@ -47,6 +47,7 @@ async def main(root: Path, settings: dict[str, Any], stop: asyncio.Event) -> Non
             grace_period=settings["grace_period"],
             sync_delay=settings["sync_delay"],
             pods_api=settings["pods_api"],
+            cgroup_driver=settings["cgroup_driver"],
             old=settings["older"],
             replay=_replay(settings["replay"]),
             seed=settings["seed"],

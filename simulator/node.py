@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from simulator.cgroups import Cgroups, Driver
 from simulator.faults import Gate
 from simulator.model import Claims, Pod
 from simulator.pinning import Pinning
@@ -49,6 +50,7 @@ class Settings:
     topology_after_restart: bool
     ignore_unknown_resources: bool
     pods_api: bool
+    cgroup_driver: Driver | None
     older: Older | None
     replay: Replay | None
 
@@ -88,6 +90,11 @@ class Settings:
         return self.root / "plugins_registry"
 
     @property
+    def cgroups(self) -> Path:
+        """Directory of pods' cgroups, if there is a driver."""
+        return self.root / "cgroup"
+
+    @property
     def private(self) -> Path:
         """Directory of this simulator's own."""
         return self.root / ".simulator"
@@ -104,6 +111,7 @@ class Node:
     wall: Callable[[], float]
     random: random.Random
     on_event: Event
+    cgroups: Cgroups
     claims: Claims = field(default_factory=Claims)
     pods: dict[tuple[str, str], Pod] = field(default_factory=dict[tuple[str, str], Pod])
     calls: Counter[str] = field(default_factory=Counter[str])

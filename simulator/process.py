@@ -78,6 +78,7 @@ class Life:
         if settings.pods_api:
             await self._open_renamed(self._pods, settings.pods_api_socket)
         self._restore()
+        self._node.cgroups.restore(pod for pod in self._node.pods.values() if pod.active)
         settings.device_plugins.mkdir(mode=0o750, parents=True, exist_ok=True)
         _remove_sockets(settings.device_plugins)
         if not self._node.gate.faults.registration.gone:

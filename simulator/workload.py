@@ -89,6 +89,7 @@ class Workload:
         self._node.claims.prepare(pod.uid, pod.spec)
 
     async def _start(self, life: Life, pod: Pod) -> None:
+        self._node.cgroups.add(pod)
         for container in pod.spec.all_containers():
             await life.admission.start(pod, container)
         if pod.phase is Phase.PENDING:
@@ -116,6 +117,10 @@ class Workload:
             self._node.changed()
 
     def _released(self, pod: Pod) -> None:
-        """Free CPUs and memory of its containers. Devices are freed when the next allocation needs them."""
+        """Free CPUs and memory of its containers, and its cgroup. Devices are freed when the next allocation
+        needs them.
+        """
+        if self._process.is_up:
+            self._node.cgroups.remove(pod)
         self._node.pinning.release(pod.uid)
         self._node.claims.release(pod.uid)

@@ -43,7 +43,7 @@ _USUAL_REFUSALS: Final = 3
 _SAME_AGE: Final = 0.5
 """Seconds by which two measurements of one socket's creation may differ."""
 
-_LIST_ONLY: Final = frozenset({Trigger.ALLOCATION, Trigger.PODS})
+_LIST_ONLY: Final = frozenset({Trigger.ALLOCATION, Trigger.PODS, Trigger.CGROUP})
 """Triggers that do not change what is allocatable: List alone is called."""
 
 _log = Log("refresh")

@@ -28,6 +28,8 @@ class Trigger(Enum):
     """The PodResources socket appeared or vanished."""
     PODS = "pods"
     """The pod source reported that a pod started or ended."""
+    CGROUP = "cgroup"
+    """The cgroup of a pod was removed."""
     PLUGIN = "plugin"
     """A plugin's report changed."""
     SETTLING = "settling"

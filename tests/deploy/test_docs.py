@@ -95,7 +95,9 @@ def every_hint() -> set[str]:
         "x",
     )
     required = [
-        *exporter_needs(root, pods_source="pods-api", history=Path("/x/history/file")),
+        *exporter_needs(
+            root, pods_source="pods-api", history=Path("/x/history/file"), cgroups=Path("/x/cgroup")
+        ),
         *plugin_needs(root, host, plans, method="socket"),
         *plugin_needs(root, host, plans, method="registry"),
     ]
@@ -143,7 +145,7 @@ def test_each_field_of_the_first_line_is_explained() -> None:
     named = {
         need.name
         for need in (
-            *exporter_needs(root, pods_source="auto", history=Path("/h/f")),
+            *exporter_needs(root, pods_source="auto", history=Path("/h/f"), cgroups=Path("/c")),
             *plugin_needs(root, host, plans, method="socket"),
             *plugin_needs(root, host, plans, method="registry"),
         )

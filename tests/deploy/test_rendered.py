@@ -36,6 +36,7 @@ HOST_PATHS = {
     "/var/lib/kubelet/pods-api": "the Pods API socket",
     "/var/lib/kubelet/plugins_registry": "registration by directory (components/registry)",
     "/var/lib/devicelens": "history (components/history)",
+    "/sys/fs/cgroup/kubepods.slice": "the ends of pods (components/cgroups)",
     "/dev": "device nodes",
     "/sys/bus": "devices by their bus",
     "/sys/class": "devices by their class",
