@@ -1,15 +1,16 @@
-"""The pages' addresses: each handler reads the request, queries history, makes the view, and renders it with
-Jinja2. The status page and its rows are cached.
+"""The pages' addresses: each handler reads the request and queries history. A thread makes the view, renders
+it with Jinja2, and compresses the page. The status page and its rows are cached.
 """
 
 import asyncio
+import gzip
 import math
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aiohttp import hdrs, web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -35,15 +36,7 @@ from exporter.views.query import (
     single,
 )
 from exporter.views.wording import counted, lasting, ranges, size, spelled, text, unbroken
-from exporter.web.answers import (
-    LARGE_FROM,
-    answer,
-    compressed,
-    is_current,
-    negotiated,
-    not_modified,
-    wants_gzip,
-)
+from exporter.web.answers import answer, is_current, not_modified, wants_gzip
 from exporter.web.assets import Assets
 from exporter.web.pages.device import ClaimPage, DevicePage, claim_page, device_page
 from exporter.web.pages.history import history_page, read_form
@@ -70,8 +63,8 @@ _POD_ROWS: Final = 500
 """Holdings of one pod's name that its page queries."""
 _QUERIES: Final = 4
 """Concurrent history queries of pages; further ones wait, because history refuses too many."""
-_RENDERINGS: Final = 2
-"""Concurrent renderings, each in a thread; further ones wait."""
+_THREADS: Final = 2
+"""Pages that threads make at the same time; further ones wait."""
 _HISTORY_TIMEOUT: Final = 8.0
 """Seconds for history to answer a page, including the wait."""
 _SPAN: Final = ("from", "to")
@@ -87,6 +80,8 @@ _FUNCTIONS: Final[dict[str, object]] = {
     "reasons": REASONS,
 }
 """What templates call: links, times and states of what they show."""
+
+T = TypeVar("T")
 
 _MadePage = tuple[DevicePage | PodPage | ClaimPage | NotFound, Moment, HistoryAnswer]
 """The page of one object, the moment that it shows, and history's answer."""
@@ -163,9 +158,9 @@ class _KeptPage:
 
     key: tuple[str, float | None, int]
     template: bytes
-    second: int = -1
-    plain: bytes = b""
-    gzipped: bytes = b""
+    second: int
+    plain: bytes
+    gzipped: bytes
 
 
 class Pages:
@@ -177,7 +172,7 @@ class Pages:
         self._kept: dict[str, _KeptPage] = {}
         self._queries: dict[HistoryQuery, asyncio.Task[HistoryAnswer]] = {}
         self._turns = asyncio.Semaphore(_QUERIES)
-        self._renderings = asyncio.Semaphore(_RENDERINGS)
+        self._threads = asyncio.Semaphore(_THREADS)
         self._status_turn = asyncio.Lock()
         """One status page at a time: rows are cached, and others are answered meanwhile."""
 
@@ -186,7 +181,7 @@ class Pages:
         try:
             query = parse_page(request.query.items())
         except QueryError as error:
-            return self.message(400, "This address cannot be read", str(error))
+            return await self.message(400, "This address cannot be read", str(error))
         moment = self._site.moment()
         tag = self._site.tag(moment)
         # Browsers get no ETag, so that a reload has the right ages; only the page's module sends one.
@@ -196,47 +191,41 @@ class Pages:
             transport = request.transport
             if transport is None or transport.is_closing():
                 raise ConnectionAbortedError("the client left")
-            kept = await self._kept_page(moment, tag, query)
+            kept = await self._made(lambda: self._kept_page(moment, tag, query))
         if wants_gzip(request):
             return answer(kept.gzipped, _HTML, gzipped=True)
         return answer(kept.plain, _HTML)
 
-    async def _kept_page(self, moment: Moment, tag: str, query: PageQuery) -> _KeptPage:
+    def _kept_page(self, moment: Moment, tag: str, query: PageQuery) -> _KeptPage:
         """The status page at this second, rendered anew only where the mapping, the freshness or the day
         changed.
         """
         key, second = (tag, moment.state.taken_at, day(moment.now)), int(moment.now)
         where = address(query)
         kept = self._kept.pop(where, None)
-        if kept is None or kept.key != key:
-            if len(moment.state.snapshot.devices) < LARGE_FROM:
-                template = self.status_html(moment, tag, query)
+        if kept is None or (kept.key, kept.second) != (key, second):
+            if kept is not None and kept.key == key:
+                template = kept.template
             else:
-                template = await asyncio.to_thread(self.status_html, moment, tag, query)
-            kept = _KeptPage(key, template)
-        if kept.second != second:
-            plain = filled(kept.template, moment.now)
-            kept = _KeptPage(key, kept.template, second, plain, await compressed(plain))
+                template = self._status_html(moment, tag, query)
+            plain = filled(template, moment.now)
+            kept = _KeptPage(key, template, second, plain, _compressed(plain))
         self._kept[where] = kept
         while len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
         return kept
 
-    def status_html(self, moment: Moment, tag: str, query: PageQuery) -> bytes:
+    def _status_html(self, moment: Moment, tag: str, query: PageQuery) -> bytes:
         """The status page at `moment`, with placeholders for ages."""
         page = status_page(moment, query, tag=tag, triggers=self._site.triggers())
         rendered = partial(self._templates.rows.rendered, frame=page.frame)
         return self._templates.render("status.html", page=page, rendered=rendered)
 
-    def message(self, status: int, headline: str, detail: str) -> web.Response:
+    async def message(self, status: int, headline: str, detail: str) -> web.Response:
         """A page with one message."""
-        rendered = self._templates.render(
-            "message.html",
-            node=spelled(self._site.node),
-            headline=headline,
-            detail=text(detail, limit=600).shown,
-        )
-        return answer(rendered, _HTML, status=status)
+        shown = {"headline": headline, "detail": text(detail, limit=600).shown}
+        render = partial(self._templates.render, "message.html", node=spelled(self._site.node), **shown)
+        return answer(await self._made(render), _HTML, status=status)
 
     async def device(self, request: web.Request) -> web.Response:
         """`/devices/{resource}/{id}`: one device, its holders, its health, and its past."""
@@ -277,7 +266,8 @@ class Pages:
         if _is_empty(found) and not any(d.key == key for d in moment.state.snapshot.devices):
             found = await self._history(every)  # a device that is gone: its latest holdings, however old
         tag, reader = self._site.tag(moment), self._site.reader
-        return device_page(moment, key, span, found, tag=tag, reader=reader), moment, found
+        make = partial(device_page, moment, key, span, found, tag=tag, reader=reader)
+        return await self._made(make), moment, found
 
     async def _pod(self, request: web.Request) -> _MadePage:
         pod = read_pod(request.rel_url.raw_path)
@@ -286,7 +276,8 @@ class Pages:
         found = await self._history(HistoryQuery(namespace=namespace, pod=name, limit=_POD_ROWS))
         given = span if any(request.query.get(one, "").strip() for one in _SPAN) else None
         tag, cpu_nodes = self._site.tag(moment), self._site.cpu_nodes
-        return pod_page(moment, pod, given, found, tag=tag, cpu_nodes=cpu_nodes), moment, found
+        make = partial(pod_page, moment, pod, given, found, tag=tag, cpu_nodes=cpu_nodes)
+        return await self._made(make), moment, found
 
     async def _claim(self, request: web.Request) -> _MadePage:
         name = read_claim(request.rel_url.raw_path)
@@ -295,10 +286,10 @@ class Pages:
         tag = self._site.tag(moment)
         every = HistoryQuery(driver=driver, device=device, limit=ROWS)
         found = await self._history(_within(every, span, moment))
-        page = claim_page(moment, name, span, found, tag=tag)
+        page = await self._made(partial(claim_page, moment, name, span, found, tag=tag))
         if isinstance(page, NotFound) and found.found is not None:
             found = await self._history(every)
-            page = claim_page(moment, name, span, found, tag=tag)
+            page = await self._made(partial(claim_page, moment, name, span, found, tag=tag))
         return page, moment, found
 
     async def history(self, request: web.Request) -> web.Response:
@@ -350,19 +341,31 @@ class Pages:
         node = spelled(self._site.node)
         return partial(self._templates.render, "nowhere.html", node=node, page=page, problem=problem)
 
+    async def _made(self, make: Callable[[], T]) -> T:
+        """What `make` returns, made in a thread: the view of 8000 devices or a thousand rows takes long."""
+        async with self._threads:
+            return await asyncio.to_thread(make)
+
     async def _page(
         self, request: web.Request, moment: Moment, render: Callable[[], bytes], *, status: int = 200
     ) -> web.Response:
-        """The rendered page; rendering runs in a thread, because a thousand holdings take half a second."""
-        async with self._renderings:
-            body = await asyncio.to_thread(lambda: filled(render(), moment.now))
-        response = await negotiated(request, body, _HTML)
-        response.set_status(status)
+        """The rendered page."""
+        gzipped = wants_gzip(request)
+
+        def make() -> bytes:
+            page = filled(render(), moment.now)
+            return _compressed(page) if gzipped else page
+
+        response = answer(await self._made(make), _HTML, gzipped=gzipped, status=status)
         if status >= 400:
             response.headers[hdrs.CACHE_CONTROL] = "no-store"
         if status == 503:
             response.headers[hdrs.RETRY_AFTER] = "2"
         return response
+
+
+def _compressed(page: bytes) -> bytes:
+    return gzip.compress(page, 1, mtime=0)
 
 
 def _within(query: HistoryQuery, span: TimeRange, moment: Moment) -> HistoryQuery:
