@@ -18,6 +18,7 @@ import msgspec  # noqa: E402 -- found only with the path above
 
 from exporter.history.query import LIMIT, MAX_LIMIT  # noqa: E402
 from exporter.views import schema  # noqa: E402
+from exporter.views.paging import CURSOR  # noqa: E402
 from exporter.views.query import TEXT_LIMIT, StateFilter  # noqa: E402
 from runtime import __version__  # noqa: E402
 from runtime.exposition import Format  # noqa: E402
@@ -34,8 +35,10 @@ An answer about the mapping says when the exporter requested the mapping from th
 it is fresh, and which failure followed. An unknown value is null, never an empty string. Any version may add \
 members, and words to members that are one of several words; nothing below /api/v1 is removed or renamed.
 
-Lists are whole, not paged (10 000 devices are about 3 MB, a tenth of that as gzip), and sorted as each address \
-states. Only history is paged.
+Lists are sorted by their keys, as each address states. They are whole (10 000 devices are about 3 MB, a tenth of \
+that as gzip), or with `limit` a page: `next` is the `cursor` of the following one, null on the last. A page begins \
+after the key that its cursor names: what comes or goes between two pages repeats and hides nothing else. Where \
+`generation` differs from page to page, the mapping changed meanwhile.
 
 Errors are application/problem+json (RFC 9457) below /api/, a line of text elsewhere. Besides the listed errors, \
 a request that is not valid HTTP, or is too large, may get 400, 413, 414 or 431.
@@ -107,6 +110,18 @@ _CLAIM_FILTERS: Final = [
 _KIND: Final = _parameter(
     *("kind", "The kind of anomaly.", "unhealthy_held"), {"type": "string", "enum": [*schema.KINDS]}
 )
+_PAGED: Final = [
+    _parameter(
+        *("limit", "The maximum number of items of a page; all without it.", 100),
+        {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
+    ),
+    _parameter(
+        "cursor",
+        "The `next` of an earlier answer, of any generation, with the same filters.",
+        "6e76696469612e636f6d2f677075.4750552d31",
+        _TEXT | {"pattern": f"^{CURSOR}$"},
+    ),
+]
 _EXPLAIN: Final = [
     _parameter(
         "device",
@@ -287,7 +302,7 @@ _PATHS: Final = dict(
             "Every device that is allocatable, held, or reported by its plugin, of every device plugin. Sorted by "
             "resource, then device. A device comes whole: with every holder, also holders that do not match the "
             "filters.",
-            parameters=[_Q, _RESOURCE, _NAMESPACE, _POD, _DEVICE, _STATE],
+            parameters=[_Q, _RESOURCE, _NAMESPACE, _POD, _DEVICE, _STATE, *_PAGED],
             headers=_MAPPED,
             content=_json(schema.DevicesDocument),
         ),
@@ -296,7 +311,7 @@ _PATHS: Final = dict(
             "Every pod that holds devices, claimed devices, exclusive CPUs or pinned memory. Sorted by namespace, "
             "then name; containers, and what each holds, by name. A pod comes whole where one of its holdings "
             "matches the filters.",
-            parameters=[_Q, _RESOURCE_OR_DRIVER, _NAMESPACE, _POD, _DEVICE, _STATE],
+            parameters=[_Q, _RESOURCE_OR_DRIVER, _NAMESPACE, _POD, _DEVICE, _STATE, *_PAGED],
             headers=_MAPPED,
             content=_json(schema.PodsDocument),
         ),
@@ -304,14 +319,14 @@ _PATHS: Final = dict(
             *("/api/v1/claims", "listClaims", "mapping", "Devices allocated through ResourceClaims (DRA)"),
             "Every claimed device and its holders. Sorted by driver, pool, device and share. A device comes whole "
             "where one of its holders matches claim, namespace and pod.",
-            parameters=_CLAIM_FILTERS,
+            parameters=[*_CLAIM_FILTERS, *_PAGED],
             headers=_MAPPED,
             content=_json(schema.ClaimsDocument),
         ),
         _operation(
             *("/api/v1/resources", "listResources", "mapping", "Counts of each resource"),
             "How many devices of each resource are known, allocatable, held, unhealthy, and free. Sorted by name.",
-            parameters=[_Q, _RESOURCE],
+            parameters=[_Q, _RESOURCE, *_PAGED],
             headers=_MAPPED,
             content=_json(schema.ResourcesDocument),
         ),
@@ -319,7 +334,7 @@ _PATHS: Final = dict(
             *("/api/v1/anomalies", "listAnomalies", "mapping", "Anomalies"),
             "Each current anomaly, as a sentence and as facts. Sorted by kind, resource, device and holder. "
             "Filters match the kind and every device and pod that takes part.",
-            parameters=[_Q, _KIND, _RESOURCE, _DEVICE, _NAMESPACE, _POD],
+            parameters=[_Q, _KIND, _RESOURCE, _DEVICE, _NAMESPACE, _POD, *_PAGED],
             headers=_MAPPED,
             content=_json(schema.AnomaliesDocument),
         ),

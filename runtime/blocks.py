@@ -102,21 +102,35 @@ def block(text: bytes) -> Block:
 def joined(blocks: Iterable[Block], *, keep_text: bool = True) -> Block:
     """One block of several. `keep_text` copies the text as well, if every block has it."""
     parts = tuple(blocks)
-    crc, size, shift = 0, 0, _ONE
+    crc, size = _checked(parts)
+    shift = _ONE
     for part in parts:
-        crc = _times(part.shift, crc) ^ part.crc
-        size += part.size
         shift = _times(part.shift, shift)
     texts = [part.kept for part in parts if part.kept is not None]
     text = b"".join(texts) if keep_text and len(texts) == len(parts) else None
     return Block(b"".join([part.deflated for part in parts]), crc, size, shift, text)
 
 
+def _checked(parts: Iterable[Block]) -> tuple[int, int]:
+    """The checksum and the size of the whole text."""
+    crc, size = 0, 0
+    for part in parts:
+        crc = _times(part.shift, crc) ^ part.crc
+        size += part.size
+    return crc, size
+
+
+def gzip_pieces(blocks: Iterable[Block]) -> tuple[bytes, ...]:
+    """The document as one gzip member, in pieces: those of the blocks are not copied."""
+    parts = tuple(blocks)
+    crc, size = _checked(parts)
+    trailer = struct.pack("<II", crc, size & 0xFFFFFFFF)
+    return (_GZIP_HEADER, *[part.deflated for part in parts], _LAST + trailer)
+
+
 def gzipped(blocks: Iterable[Block]) -> bytes:
     """The document as one gzip member; equal for equal blocks."""
-    whole = joined(blocks, keep_text=False)
-    trailer = struct.pack("<II", whole.crc, whole.size & 0xFFFFFFFF)
-    return b"".join((_GZIP_HEADER, whole.deflated, _LAST, trailer))
+    return b"".join(gzip_pieces(blocks))
 
 
 def plain(blocks: Iterable[Block]) -> bytes:

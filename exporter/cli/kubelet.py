@@ -17,8 +17,7 @@ from exporter.mapping.state import Moment, State
 from exporter.views import documents
 from exporter.views.documents import explained
 from exporter.views.explain import AmbiguousDevice, UnknownDevice
-from exporter.views.query import Filters
-from exporter.views.schema import ExplainDocument
+from exporter.views.schema import Envelope, ExplainDocument
 from kubelet.podresources import KubeletClient, KubeletError
 from runtime.flags import default_node_name
 from runtime.text import visible
@@ -32,11 +31,12 @@ def current_mapping(source: ChosenSource) -> MappingAnswer:
 async def fetch_mapping(source: ChosenSource) -> MappingAnswer:
     """Who holds which device, in the shape of an exporter's documents. Raises AskError and BadParameter."""
     moment, notes = await _fetch_moment(source)
-    devices = documents.devices(moment, Filters())
+    devices = documents.devices(moment)
     node = NodeDocument(
-        **{name: getattr(devices, name) for name in devices.__struct_fields__},
-        claims=documents.claims(moment, Filters()).claims,
-        cpus=exclusive_cpus(documents.pods(moment, Filters()).pods),
+        **{name: getattr(devices, name) for name in Envelope.__struct_fields__},
+        devices=devices.devices,
+        claims=documents.claims(moment).claims,
+        cpus=exclusive_cpus(documents.pods(moment).pods),
     )
     return MappingAnswer((node,), f"the kubelet at {visible(str(source.socket))}", notes=notes)
 

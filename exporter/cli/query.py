@@ -22,6 +22,7 @@ from exporter.views.schema import (
     AnomaliesDocument,
     ClaimsDocument,
     DevicesDocument,
+    Envelope,
     ExplainDocument,
     HistoryDocument,
     PastDeviceEntry,
@@ -67,7 +68,8 @@ def _fetch_from_exporter(client: ServerClient) -> MappingAnswer:
     if len(generations) > 1:
         notes = (*notes, "devices and claims are from slightly different times, because they change often")
     node = NodeDocument(
-        **{name: getattr(devices, name) for name in devices.__struct_fields__},
+        **{name: getattr(devices, name) for name in Envelope.__struct_fields__},
+        devices=devices.devices,
         claims=() if claims is None else claims.claims,
         cpus=() if pods is None else exclusive_cpus(pods.pods),
     )

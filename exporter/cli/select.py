@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from exporter.cli.common import AskError, NoMatchError
 from exporter.mapping.names import has_part, resources_named, same
-from exporter.views.schema import AnomalyEntry, ClaimEntry, DeviceEntry, DevicesDocument, PodEntry
+from exporter.views.schema import AnomalyEntry, ClaimEntry, DeviceEntry, Envelope, PodEntry
 from exporter.views.wording import listed, rfc3339, spelled
 
 CPU: Final = "cpu"
@@ -48,9 +48,10 @@ def exclusive_cpus(pods: Sequence[PodEntry]) -> tuple[CpusEntry, ...]:
     )
 
 
-class MappingDocument(DevicesDocument, frozen=True, kw_only=True):
+class MappingDocument(Envelope, frozen=True, kw_only=True):
     """The devices, claimed devices and exclusive CPUs of one node."""
 
+    devices: tuple[DeviceEntry, ...]
     claims: tuple[ClaimEntry, ...] = ()
     cpus: tuple[CpusEntry, ...] = ()
 

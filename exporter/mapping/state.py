@@ -10,7 +10,7 @@ from typing import Final
 from exporter.mapping.device_status import DeviceStatus, DeviceStatuses, device_statuses
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import NO_REPORTS, Anomaly, PluginReports, PodKey, Snapshot
+from exporter.mapping.model import NO_REPORTS, Anomaly, Device, PluginReports, PodKey, Snapshot
 
 UNSETTLED: Final = "UNSETTLED"
 """Stands for a gRPC code: a List that a kubelet returned just after a restart is not believed."""
@@ -87,6 +87,10 @@ class State:
         the state before while nothing of it changes.
         """
         return () if self.statuses is None else self.statuses.devices
+
+    def status_of(self, device: Device) -> DeviceStatus:
+        """All that is known of one device of the snapshot."""
+        return DeviceStatus(device) if self.statuses is None else self.statuses.made(device)
 
     def age(self, now: float) -> float | None:
         """Seconds since the last good snapshot was requested; None if there is none."""

@@ -1,6 +1,6 @@
 """The JSON API's documents (exporter.views.schema), made of the state and of history. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import blake2s
 from typing import Final, TypedDict
 
@@ -11,27 +11,25 @@ from exporter.history.query import HistoryResult, write_cursor
 from exporter.history.record import Bound, Certainty, HoldingRow
 from exporter.mapping.anomalies import order
 from exporter.mapping.device_ids import IdReader, IdReading
-from exporter.mapping.holdings import Holding
+from exporter.mapping.device_status import DeviceStatus, PluginStatus
+from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
     Anomaly,
     ClaimDevice,
     Container,
     Device,
-    DeviceKey,
-    HeldKey,
     Holder,
     PluginReport,
-    PluginReports,
-    PodKey,
-    Snapshot,
 )
+from exporter.mapping.pod_status import PodStatus, pod_statuses
 from exporter.mapping.state import Freshness, Moment, State
 from exporter.views import schema
+from exporter.views.encoding import encode
 from exporter.views.explain import DeviceFacts, explain, sentences
 from exporter.views.health import DeviceHealth
 from exporter.views.matching import ItemMatcher
-from exporter.views.query import Filters, HistoryRequest
+from exporter.views.query import WHOLE, HistoryRequest, ListQuery
 from exporter.views.verdict import device_verdict
 from exporter.views.wording import lasting, rfc3339, spelled
 
@@ -41,46 +39,47 @@ _UNSEEN: Final = 100
 """Gaps in a history document."""
 
 
-def devices(moment: Moment, filters: Filters) -> schema.DevicesDocument:
+def devices(moment: Moment, query: ListQuery = WHOLE) -> schema.DevicesDocument:
     """The devices that match."""
     state = moment.state
-    kept = ItemMatcher.of(state, filters).devices(state.snapshot)
-    entries = tuple(device_entry(device, state) for device in kept)
-    return schema.DevicesDocument(**_envelope(moment), devices=entries)
+    matcher, complete = ItemMatcher.of(state, query.filters), state.snapshot.complete
+    found, following = query.paging.of(
+        state.devices, lambda one: one.device.key, lambda one: matcher.device(one.device, complete=complete)
+    )
+    entries = tuple(map(device_entry, found))
+    return schema.DevicesDocument(**envelope(moment), next=following, devices=entries)
 
 
-def pods(moment: Moment, filters: Filters) -> schema.PodsDocument:
+def pods(moment: Moment, query: ListQuery = WHOLE) -> schema.PodsDocument:
     """The pods that match, with all that they hold."""
-    state = moment.state
-    kept = ItemMatcher.of(state, filters).pods(state.snapshot)
-    held, claimed = _held_devices(state), _held_claims(state)
-    uids: dict[PodKey, str] = {}
-    found: dict[PodKey, list[schema.ContainerEntry]] = {key: [] for key in sorted(kept)}
-    for container in state.snapshot.containers:
-        holder = container.holder
-        key = (holder.namespace, holder.pod)
-        if key in found:
-            found[key].append(_container(container, held.get(holder, ()), claimed.get(holder, ())))
-            uids[key] = uids.get(key, "") or holder.pod_uid
-    entries = (_pod(key, uids[key], tuple(containers), state) for key, containers in found.items())
-    return schema.PodsDocument(**_envelope(moment), pods=tuple(entries))
+    state, filters = moment.state, query.filters
+    statuses = list(pod_statuses(state, {}).values())
+    kept = ItemMatcher.of(state, filters).pods(state.snapshot) if filters.any else None
+    found, following = query.paging.of(
+        statuses, lambda one: one.key, lambda one: kept is None or one.key in kept
+    )
+    return schema.PodsDocument(**envelope(moment), next=following, pods=tuple(map(pod_entry, found)))
 
 
-def claims(moment: Moment, filters: Filters) -> schema.ClaimsDocument:
+def claims(moment: Moment, query: ListQuery = WHOLE) -> schema.ClaimsDocument:
     """The claimed devices that match, with every holder."""
     state = moment.state
-    kept = ItemMatcher.of(state, filters).claims(state.snapshot)
-    return schema.ClaimsDocument(
-        **_envelope(moment), claims=tuple(claim_entry(claim, state) for claim in kept)
-    )
+    matcher = ItemMatcher.of(state, query.filters)
+    found, following = query.paging.of(state.snapshot.claims, lambda one: one.key, matcher.claim)
+    entries = tuple(claim_entry(claim, state) for claim in found)
+    return schema.ClaimsDocument(**envelope(moment), next=following, claims=entries)
 
 
-def resources(moment: Moment, filters: Filters) -> schema.ResourcesDocument:
+def resources(moment: Moment, query: ListQuery = WHOLE) -> schema.ResourcesDocument:
     """The counts of the resources that match."""
     state = moment.state
-    complete, matcher = state.snapshot.complete, ItemMatcher.of(state, filters)
+    complete, matcher = state.snapshot.complete, ItemMatcher.of(state, query.filters)
+    found, following = query.paging.of(
+        list(state.snapshot.resources().items()), lambda one: one[:1], lambda one: matcher.resource(one[0])
+    )
     return schema.ResourcesDocument(
-        **_envelope(moment),
+        **envelope(moment),
+        next=following,
         resources=tuple(
             schema.ResourceEntry(
                 resource=name,
@@ -92,23 +91,27 @@ def resources(moment: Moment, filters: Filters) -> schema.ResourcesDocument:
                 unavailable=counts.unavailable if complete else None,
                 held_unhealthy=counts.held_unhealthy if complete else None,
             )
-            for name, counts in state.snapshot.resources().items()
-            if matcher.resource(name)
+            for name, counts in found
         ),
     )
 
 
-def anomalies(moment: Moment, filters: Filters) -> schema.AnomaliesDocument:
+def anomalies(moment: Moment, query: ListQuery = WHOLE) -> schema.AnomaliesDocument:
     """The anomalies that match, including that of a stale mapping."""
     state = moment.state
-    found = list(state.anomalies)
+    known = list(state.anomalies)
     if moment.freshness is Freshness.STALE:
         age = lasting(state.age(moment.now) or 0.0)
         evidence = f"the mapping is {age} old; more than {lasting(moment.stale_after)} is too old"
         since = (state.taken_at or 0.0) + moment.stale_after
-        found.append(Anomaly("stale", "", evidence=evidence, since=since))
-    kept = filter(ItemMatcher.of(state, filters).anomaly, sorted(found, key=order))
-    return schema.AnomaliesDocument(**_envelope(moment), anomalies=tuple(map(anomaly, kept)))
+        known.append(Anomaly("stale", "", evidence=evidence, since=since))
+    found, following = query.paging.of(
+        sorted(known, key=order),
+        lambda one: (one.kind, one.resource, one.device, *(one.holder or ())),
+        ItemMatcher.of(state, query.filters).anomaly,
+    )
+    entries = tuple(map(anomaly, found))
+    return schema.AnomaliesDocument(**envelope(moment), next=following, anomalies=entries)
 
 
 def status(
@@ -117,7 +120,7 @@ def status(
     """The exporter itself."""
     state = moment.state
     return schema.StatusDocument(
-        **_envelope(moment),
+        **envelope(moment),
         api_version=state.api_version or None,
         notes=state.notes,
         triggers=triggers,
@@ -138,7 +141,7 @@ class _Envelope(TypedDict):
     error: schema.ErrorEntry | None
 
 
-def _envelope(moment: Moment) -> _Envelope:
+def envelope(moment: Moment) -> _Envelope:
     """The members that every document begins with."""
     state = moment.state
     age = state.age(moment.now)
@@ -173,14 +176,14 @@ def anomaly(found: Anomaly) -> schema.AnomalyEntry:
     )
 
 
-def _plugin(key: DeviceKey, advertised: PluginReports) -> schema.PluginEntry | None:
+def _plugin(found: PluginStatus | None) -> schema.PluginEntry | None:
     """What its plugin reports of a device; None where no plugin does."""
-    device, plugin = advertised.devices.get(key), advertised.resources.get(key.resource)
-    if device is None or plugin is None:
+    if found is None:
         return None
+    device = found.device
     return schema.PluginEntry(
-        source=plugin.report.source,
-        answers=plugin.report.answers,
+        source=found.source,
+        answers=found.answers,
         health="Healthy" if device.healthy else "Unhealthy",
         reason=device.reason or None,
         since=_time(device.since),
@@ -200,45 +203,62 @@ def _plugin_status(report: PluginReport) -> schema.PluginStatusEntry:
     )
 
 
-def _healthy(device: Device, snapshot: Snapshot) -> bool | None:
-    return device.allocatable if snapshot.complete else None
+def _since(found: HeldSince | None) -> tuple[str | None, bool]:
+    return (None, False) if found is None else (rfc3339(found.at), found.exact)
 
 
-def _since(held: HeldKey, holder: Holder, state: State) -> tuple[str | None, bool]:
-    since = state.since.get(Holding(held, holder))
-    return (None, False) if since is None else (rfc3339(since.at), since.exact)
-
-
-def device_entry(device: Device, state: State) -> schema.DeviceEntry:
+def device_entry(status: DeviceStatus) -> schema.DeviceEntry:
     """One device."""
+    device = status.device
     return schema.DeviceEntry(
         resource=device.key.resource,
         device=device.key.device,
         parent=device.parent or None,
         numa_nodes=device.numa_nodes,
-        healthy=_healthy(device, state.snapshot),
+        healthy=status.healthy,
         holders=tuple(
-            schema.HolderEntry(
-                *(h.namespace, h.pod, h.container, h.pod_uid or None),
-                *_since(device.key, h, state),
-                _workload(state.pods.get((h.namespace, h.pod))),
-                state.snapshot.doubt(h) is None,
-            )
-            for h in device.holders
+            [
+                schema.HolderEntry(
+                    *(holder.namespace, holder.pod, holder.container, holder.pod_uid or None),
+                    *_since(since),
+                    _workload(identity),
+                    doubt is None,
+                )
+                for holder, since, identity, doubt in status.holders
+            ]
         ),
-        plugin=_plugin(device.key, state.advertised),
+        plugin=_plugin(status.plugin),
         no_longer_offered_since=_time(device.no_longer_offered_since),
     )
 
 
-def _pod(
-    key: PodKey, uid: str, containers: tuple[schema.ContainerEntry, ...], state: State
-) -> schema.PodEntry:
-    identity, confirmed = state.pods.get(key), key not in state.snapshot.unconfirmed
+def pod_entry(status: PodStatus) -> schema.PodEntry:
+    """One pod with all that it holds."""
+    held: dict[Holder, list[schema.HeldDeviceEntry]] = {}
+    for one in status.devices:
+        device = one.device
+        known = (device.key.resource, device.key.device, device.parent or None, one.healthy)
+        for holder, since, _, _ in one.holders:
+            if holder[:2] == status.key:
+                held.setdefault(holder, []).append(schema.HeldDeviceEntry(*known, *_since(since)))
+    claimed: dict[Holder, list[schema.HeldClaimEntry]] = {}
+    for claim, through, since in status.claims:
+        key = claim.key
+        entry = schema.HeldClaimEntry(
+            *(through.claim_namespace, through.claim, key.driver, key.pool, key.device),
+            key.share_id or None,
+            *_since(since),
+        )
+        claimed.setdefault(through.holder, []).append(entry)
+    containers = tuple(
+        [_container(one, held.get(one.holder, ()), claimed.get(one.holder, ())) for one in status.containers]
+    )
+    uid = next((one.holder.pod_uid for one in status.containers if one.holder.pod_uid), None)
+    identity, confirmed = status.identity, status.doubt is None
     if identity is None:
-        return schema.PodEntry(*key, uid or None, containers, confirmed=confirmed)
+        return schema.PodEntry(*status.key, uid, containers, confirmed=confirmed)
     return schema.PodEntry(
-        *(*key, uid or None, containers),
+        *(*status.key, uid, containers),
         confirmed=confirmed,
         workload=_workload(identity),
         phase=identity.phase or None,
@@ -251,31 +271,6 @@ def _workload(identity: PodIdentity | None) -> schema.WorkloadEntry | None:
     if identity is None or not identity.workload.kind:
         return None
     return schema.WorkloadEntry(identity.workload.kind, identity.workload.name)
-
-
-def _held_devices(state: State) -> Mapping[Holder, list[schema.HeldDeviceEntry]]:
-    held: dict[Holder, list[schema.HeldDeviceEntry]] = {}
-    for device in state.snapshot.devices:
-        key, well = device.key, _healthy(device, state.snapshot)
-        for holder in device.holders:
-            since = _since(key, holder, state)
-            entry = schema.HeldDeviceEntry(key.resource, key.device, device.parent or None, well, *since)
-            held.setdefault(holder, []).append(entry)
-    return held
-
-
-def _held_claims(state: State) -> Mapping[Holder, list[schema.HeldClaimEntry]]:
-    held: dict[Holder, list[schema.HeldClaimEntry]] = {}
-    for claim in state.snapshot.claims:
-        key = claim.key
-        for through in claim.holders:
-            entry = schema.HeldClaimEntry(
-                *(through.claim_namespace, through.claim, key.driver, key.pool, key.device),
-                key.share_id or None,
-                *_since(claim.held(through), through.holder, state),
-            )
-            held.setdefault(through.holder, []).append(entry)
-    return held
 
 
 def _container(
@@ -299,7 +294,7 @@ def claim_entry(claim: ClaimDevice, state: State) -> schema.ClaimEntry:
             *(through.claim_namespace, through.claim),
             *(through.holder.namespace, through.holder.pod, through.holder.container),
             through.holder.pod_uid or None,
-            *_since(claim.held(through), through.holder, state),
+            *_since(state.since.get(Holding(claim.held(through), through.holder))),
             state.snapshot.doubt(through.holder) is None,
         )
         for through in claim.holders
@@ -333,11 +328,11 @@ def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -
 
     Raises NotKnownYet, UnknownDevice and AmbiguousDevice of exporter.views.explain.
     """
-    state = moment.state
+    state, entry = moment.state, moment.state.status_of
     facts = explain(state, device, resource, reader=reader)
     verdict = device_verdict(facts, moment.freshness)
     return schema.ExplainDocument(
-        **_envelope(moment),
+        **envelope(moment),
         severity=verdict.severity.value,
         sentences=(
             verdict.on(spelled(facts.key.device)),
@@ -350,13 +345,13 @@ def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -
         parent=facts.parent or None,
         parent_reading=None if facts.parent_reading is None else _reading(facts.parent_reading),
         elsewhere=facts.elsewhere,
-        entry=None if facts.device is None else device_entry(facts.device, state),
+        entry=None if facts.device is None else device_entry(entry(facts.device)),
         health=None if facts.health is None else _health(facts.health),
         numa=None if facts.device is None else _numa(facts.device, facts),
         attributed=bool(facts.claimed) if facts.device is None else bool(facts.device.holders),
         why_nobody=facts.why_nobody or None,
-        siblings=tuple(device_entry(d, state) for d in facts.siblings[:_RELATIVES]),
-        parts=tuple(device_entry(d, state) for d in facts.parts[:_RELATIVES]),
+        siblings=tuple(device_entry(entry(d)) for d in facts.siblings[:_RELATIVES]),
+        parts=tuple(device_entry(entry(d)) for d in facts.parts[:_RELATIVES]),
         claims=tuple(claim_entry(claim, state) for claim in facts.claimed),
         anomalies=tuple(map(anomaly, facts.anomalies)),
     )
@@ -389,7 +384,7 @@ def history(moment: Moment, query: HistoryRequest, found: HistoryResult) -> sche
     question = query.question
     ranged = query.at is None
     return schema.HistoryDocument(
-        **_envelope(moment),
+        **envelope(moment),
         at=_time(query.at),
         since=_time(question.since) if ranged else None,
         until=_time(question.until) if ranged else None,
@@ -422,7 +417,7 @@ def history_tag(document: schema.HistoryDocument, query: HistoryRequest, found: 
     content = msgspec.structs.replace(
         document, taken_at=None, age_seconds=None, latest=None if over else document.latest
     )
-    return blake2s(repr(content).encode(errors="surrogatepass"), digest_size=9).hexdigest()
+    return blake2s(encode(content), digest_size=9).hexdigest()
 
 
 def _past(row: HoldingRow, at: float | None, found: HistoryResult) -> schema.PastEntry:

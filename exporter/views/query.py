@@ -11,13 +11,15 @@ A name in a path is one percent-encoded segment: a "/" in it is %2F. A name that
 and "..", which browsers resolve even as %2E) has a "~" before it, and so has a name that begins with "~".
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
 from exporter.history.query import LIMIT, MAX_LIMIT, HistoryQuery, read_cursor
+from exporter.views.paging import ALL, Paging
+from exporter.views.paging import read_cursor as read_place
 from exporter.views.schema import KINDS
 from exporter.views.wording import EXPECTED, parse_moment, spelled
 from runtime.text import advice, visible
@@ -28,6 +30,7 @@ PER_PAGE: Final = 200
 PER_PAGE_LIMIT: Final = 1000
 _PAGE_LIMIT: Final = 1_000_000
 
+T = TypeVar("T")
 Word = TypeVar("Word", bound=StrEnum)
 
 
@@ -80,6 +83,8 @@ DEVICE_FILTERS: Final = ("q", "resource", "namespace", "pod", "device", "state")
 CLAIM_FILTERS: Final = ("q", "driver", "pool", "device", "claim", "namespace", "pod")
 RESOURCE_FILTERS: Final = ("q", "resource")
 ANOMALY_FILTERS: Final = ("q", "kind", "resource", "device", "namespace", "pod")
+PAGING: Final = ("limit", "cursor")
+"""The parameters of a page of a list."""
 
 
 class SortColumn(StrEnum):
@@ -151,9 +156,23 @@ def no_parameters(pairs: Pairs) -> None:
     single(pairs, ())
 
 
-def parse_filters(pairs: Pairs, known: tuple[str, ...] = DEVICE_FILTERS) -> Filters:
-    """The filters of an address that accepts those in `known`. Raises QueryError."""
-    return _filters(single(pairs, known))
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """The items of a list to answer with: those that match, one page of them or all."""
+
+    filters: Filters = _NONE
+    paging: Paging = ALL
+
+
+WHOLE: Final = ListQuery()
+"""Every item of a list."""
+
+
+def parse_list(pairs: Pairs, known: tuple[str, ...] = DEVICE_FILTERS) -> ListQuery:
+    """The query of a list that accepts the filters in `known`. Raises QueryError."""
+    found = single(pairs, (*known, *PAGING))
+    limit = number("limit", found["limit"], MAX_LIMIT, MAX_LIMIT) if "limit" in found else None
+    return ListQuery(_filters(found), Paging(limit, _cursor(found, read_place)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,13 +297,17 @@ def parse_history(pairs: Pairs, now: float) -> HistoryRequest:
     if since is not None and until is not None and since > until:
         raise QueryError("from", found["from"], "a time before that of to")
     limit = number("limit", found.get("limit", ""), LIMIT, MAX_LIMIT)
-    try:
-        after = read_cursor(found["cursor"].strip()) if "cursor" in found else None
-    except ValueError:
-        raise QueryError("cursor", found["cursor"], "the next of an earlier answer") from None
+    after = _cursor(found, read_cursor)
     return HistoryRequest(
         HistoryQuery(**names, parts=True, since=since, until=until, limit=limit, after=after), at
     )
+
+
+def _cursor(found: Mapping[str, str], read: Callable[[str], T]) -> T | None:
+    try:
+        return read(found["cursor"].strip()) if "cursor" in found else None
+    except ValueError:
+        raise QueryError("cursor", found["cursor"], "the next of an earlier answer") from None
 
 
 def _time(found: Mapping[str, str], name: str, now: float) -> float | None:

@@ -73,6 +73,15 @@ class Envelope(Struct, frozen=True, kw_only=True):
     error: ErrorEntry | None
 
 
+class ListEnvelope(Envelope, frozen=True, kw_only=True):
+    """The members that every list begins with; the last member of a list's document has its items."""
+
+    next: Annotated[
+        str | None,
+        Meta(description="The `cursor` of the next page; null on the last page, and without `limit`."),
+    ] = None
+
+
 class WorkloadEntry(Struct, frozen=True):
     """A pod's owner: a Deployment, a CronJob, the Node of a static pod, or the pod itself."""
 
@@ -126,7 +135,7 @@ class DeviceEntry(Struct, frozen=True):
     no_longer_offered_since: Time | None = None
 
 
-class DevicesDocument(Envelope, frozen=True, kw_only=True):
+class DevicesDocument(ListEnvelope, frozen=True, kw_only=True):
     """/api/v1/devices, by resource and device."""
 
     devices: tuple[DeviceEntry, ...]
@@ -192,7 +201,7 @@ class PodEntry(Struct, frozen=True):
     confirmed: bool = True
 
 
-class PodsDocument(Envelope, frozen=True, kw_only=True):
+class PodsDocument(ListEnvelope, frozen=True, kw_only=True):
     """/api/v1/pods, by namespace and name."""
 
     pods: tuple[PodEntry, ...]
@@ -226,7 +235,7 @@ class ClaimEntry(Struct, frozen=True):
     holders: tuple[ClaimHolderEntry, ...]
 
 
-class ClaimsDocument(Envelope, frozen=True, kw_only=True):
+class ClaimsDocument(ListEnvelope, frozen=True, kw_only=True):
     """/api/v1/claims, by driver, pool, device and share."""
 
     claims: tuple[ClaimEntry, ...]
@@ -249,7 +258,7 @@ class ResourceEntry(Struct, frozen=True):
     held_unhealthy: Count | None
 
 
-class ResourcesDocument(Envelope, frozen=True, kw_only=True):
+class ResourcesDocument(ListEnvelope, frozen=True, kw_only=True):
     """/api/v1/resources, by name."""
 
     resources: tuple[ResourceEntry, ...]
@@ -289,7 +298,7 @@ class AnomalyEntry(Struct, frozen=True):
     numa_nodes: NumaNodes = ()
 
 
-class AnomaliesDocument(Envelope, frozen=True, kw_only=True):
+class AnomaliesDocument(ListEnvelope, frozen=True, kw_only=True):
     """/api/v1/anomalies."""
 
     anomalies: tuple[AnomalyEntry, ...]

@@ -8,18 +8,22 @@ advance while its content stays the same, and so one tag is right for the plain 
 import asyncio
 import gzip
 import re
+import zlib
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import ETag, hdrs, web
 
 from exporter.mapping.state import Moment
+from exporter.views.encoding import pieces
 from exporter.views.query import QueryError
 from exporter.views.wording import rfc3339
+from runtime.blocks import LEVEL
 from runtime.exposition import accepts_gzip
-from runtime.http.app import large_body, problem
+from runtime.http.app import problem
+from runtime.http.bodies import ANSWER_WORKER, LARGE, Body, BodyResponse
 from runtime.text import visible
 
 JSON: Final = "application/json"
@@ -28,12 +32,12 @@ TAKEN_AT: Final = "Devicelens-Taken-At"
 """Header: when the exporter requested the mapping from the kubelet. A 304 has it too."""
 
 _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
-_GZIP_FROM: Final = 1024
+GZIP_FROM: Final = 1024
 """Bytes from which gzip is worth its time."""
-LARGE_FROM: Final = 2000
-"""Devices from which making a document or a page would block the event loop for tens of milliseconds."""
-_THREAD_FROM: Final = 256 * 1024
-"""Bytes from which compressing would block the event loop for milliseconds."""
+LARGE_FROM: Final = 200
+"""Devices or rows from which making a document or a page would block the event loop for milliseconds."""
+
+T = TypeVar("T")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -72,24 +76,30 @@ def wants_gzip(request: web.Request) -> bool:
 
 async def compressed(body: bytes) -> bytes:
     """`body` as gzip; equal for equal bytes."""
-    if len(body) >= _THREAD_FROM:
-        return await asyncio.to_thread(gzip.compress, body, 1, mtime=0)
-    return gzip.compress(body, 1, mtime=0)
+    if len(body) >= LARGE:
+        return await asyncio.to_thread(gzip.compress, body, LEVEL, mtime=0)
+    return gzip.compress(body, LEVEL, mtime=0)
 
 
-def answer(body: bytes, content_type: str, *, gzipped: bool = False, status: int = 200) -> web.Response:
+def answer(
+    body: bytes | Body, content_type: str, *, gzipped: bool = False, status: int = 200
+) -> web.Response:
     """An answer that caches revalidate each time."""
-    response = web.Response(body=body, status=status, headers={hdrs.CONTENT_TYPE: content_type})
-    response.headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
-    response.headers[hdrs.CACHE_CONTROL] = "no-cache"
-    if gzipped:
-        response.headers[hdrs.CONTENT_ENCODING] = "gzip"
-    return response
+    headers = {
+        hdrs.CONTENT_TYPE: content_type,
+        hdrs.VARY: hdrs.ACCEPT_ENCODING,
+        hdrs.CACHE_CONTROL: "no-cache",
+    }
+    if gzipped or (isinstance(body, Body) and body.gzipped):
+        headers[hdrs.CONTENT_ENCODING] = "gzip"
+    if isinstance(body, Body):
+        return BodyResponse(body, status=status, headers=headers)
+    return web.Response(body=body, status=status, headers=headers)
 
 
 async def negotiated(request: web.Request, body: bytes, content_type: str) -> web.Response:
     """`body`, compressed where the client accepts gzip and the size is worth it."""
-    gzipped = len(body) >= _GZIP_FROM and wants_gzip(request)
+    gzipped = len(body) >= GZIP_FROM and wants_gzip(request)
     return answer(await compressed(body) if gzipped else body, content_type, gzipped=gzipped)
 
 
@@ -133,51 +143,38 @@ def endpoint(handler: Handler, media: str = JSON) -> Handler:
     return answered
 
 
-async def document_answer(
-    request: web.Request, moment: Moment, tag: str, document: Callable[[], msgspec.Struct]
-) -> web.Response:
-    """The document as JSON; 304 without making it where the client has the one of `tag`."""
-    if is_current(request, tag):
-        response = not_modified(tag)
-    elif len(moment.state.snapshot.devices) < LARGE_FROM:
-        response = tagged(await negotiated(request, encode(document()), JSON), tag)
-    else:
-        response = await _large_document(request, tag, document)
+async def made(request: web.Request, size: int, make: Callable[[], T]) -> T:
+    """What `make` returns; made in a thread where `size`, a number of devices or rows, is large."""
+    if size < LARGE_FROM:
+        return make()
+    return await request.config_dict[ANSWER_WORKER].made(request, make)
+
+
+async def made_body(request: web.Request, tag: str, size: int, make: Callable[[], msgspec.Struct]) -> Body:
+    """The document of `make` as JSON, compressed where the client accepts gzip; where it is large made in a
+    thread, and shared with clients that are being sent the same.
+    """
+    gzipped = wants_gzip(request)
+
+    def written() -> Body:
+        return body_of(pieces(make()), gzipped=gzipped)
+
+    if size < LARGE_FROM:
+        return written()
+    return await request.config_dict[ANSWER_WORKER].body(request, (request.path_qs, tag, gzipped), written)
+
+
+def body_of(texts: list[bytes], *, gzipped: bool) -> Body:
+    """A text, compressed if `gzipped` and the size is worth it."""
+    if not gzipped or sum(map(len, texts)) < GZIP_FROM:
+        return Body(tuple(texts))
+    compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    return Body((b"".join([*map(compressor.compress, texts), compressor.flush()]),), gzipped=True)
+
+
+def mapping_answer(moment: Moment, tag: str, body: Body | None) -> web.Response:
+    """The JSON `body` about the mapping; 304 for None."""
+    response = not_modified(tag) if body is None else tagged(answer(body, JSON), tag)
     if moment.state.taken_at is not None:
         response.headers[TAKEN_AT] = rfc3339(moment.state.taken_at)
     return response
-
-
-async def _large_document(
-    request: web.Request, tag: str, document: Callable[[], msgspec.Struct]
-) -> web.Response:
-    gzipped = wants_gzip(request)
-
-    def make() -> bytes:
-        body = encode(document())
-        return gzip.compress(body, 1, mtime=0) if gzipped else body
-
-    response = tagged(answer(b"", JSON, gzipped=gzipped), tag)
-    etag = response.headers[hdrs.ETAG]
-    response.body = await large_body(request, etag, response.headers.get(hdrs.CONTENT_ENCODING), make)
-    return response
-
-
-def encode(document: object) -> bytes:
-    """`document` as JSON. Lone surrogates, which paths and errors may contain, become U+FFFD."""
-    try:
-        return msgspec.json.encode(document)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_replaced(msgspec.to_builtins(document)))
-
-
-def _replaced(value: Any) -> Any:
-    match value:
-        case str():
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case dict():
-            return {_replaced(key): _replaced(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [_replaced(inner) for inner in value]
-        case _:
-            return value

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from hashlib import blake2s
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from aiohttp import hdrs, web
@@ -13,32 +13,46 @@ from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.model import DeviceKey
 from exporter.mapping.state import Freshness, Moment
 from exporter.views import documents
+from exporter.views.bodies import WholeList
+from exporter.views.encoding import encode, pieces
 from exporter.views.explain import AmbiguousDevice, UnknownDevice
 from exporter.views.query import (
     ANOMALY_FILTERS,
     CLAIM_FILTERS,
     DEVICE_FILTERS,
     RESOURCE_FILTERS,
-    Filters,
+    WHOLE,
+    ListQuery,
     no_parameters,
     parse_explain,
-    parse_filters,
     parse_history,
+    parse_list,
 )
-from exporter.views.schema import EndpointEntry, Envelope, IndexDocument
+from exporter.views.schema import (
+    EndpointEntry,
+    ExplainDocument,
+    IndexDocument,
+    ListEnvelope,
+    StatusDocument,
+)
 from exporter.web.answers import (
+    GZIP_FROM,
     JSON,
     Handler,
-    document_answer,
-    encode,
+    body_of,
     endpoint,
     is_current,
+    made,
+    made_body,
+    mapping_answer,
     negotiated,
     not_modified,
     tagged,
+    wants_gzip,
 )
 from exporter.web.site import Site, judge
 from runtime.http.app import problem
+from runtime.http.bodies import Body
 
 _OPENAPI: Final = Path(__file__).parent / "openapi.json"
 """Made by docs/make_openapi.py."""
@@ -52,7 +66,7 @@ PAGES: Final = {
 }
 """The pages' addresses, as URI templates."""
 
-_LISTS: Final[dict[str, tuple[Callable[[Moment, Filters], Envelope], tuple[str, ...]]]] = {
+_LISTS: Final[dict[str, tuple[Callable[[Moment, ListQuery], ListEnvelope], tuple[str, ...]]]] = {
     "devices": (documents.devices, DEVICE_FILTERS),
     "pods": (documents.pods, DEVICE_FILTERS),
     "claims": (documents.claims, CLAIM_FILTERS),
@@ -87,12 +101,18 @@ class Api:
         document, known = _LISTS[name]
 
         async def answer(request: web.Request) -> web.Response:
-            filters = parse_filters(request.query.items(), known)
-            moment = self._site.moment()
+            query = parse_list(request.query.items(), known)
+            site = self._site
+            moment = site.moment()
             if moment.freshness is Freshness.UNKNOWN:
                 return self._no_mapping(moment)
-            tag = self._site.tag(moment)
-            return await document_answer(request, moment, tag, lambda: document(moment, filters))
+            tag, whole = site.tag(moment), site.bodies.find(name) if query == WHOLE else None
+            if is_current(request, tag):
+                return mapping_answer(moment, tag, None)
+            if whole is not None:
+                return mapping_answer(moment, tag, await _whole_list(request, moment, whole))
+            body = await made_body(request, tag, _size(moment), lambda: document(moment, query))
+            return mapping_answer(moment, tag, body)
 
         return answer
 
@@ -101,14 +121,16 @@ class Api:
         no_parameters(request.query.items())
         site = self._site
         moment = site.moment()
-        return await document_answer(
-            request,
-            moment,
-            site.tag(moment),
-            lambda: documents.status(
-                moment, triggers=site.triggers(), poll_interval=site.poll_interval, version=site.version
-            ),
-        )
+        tag, triggers = site.tag(moment), site.triggers()
+        if is_current(request, tag):
+            return mapping_answer(moment, tag, None)
+
+        def document() -> StatusDocument:
+            return documents.status(
+                moment, triggers=triggers, poll_interval=site.poll_interval, version=site.version
+            )
+
+        return mapping_answer(moment, tag, await made_body(request, tag, _size(moment), document))
 
     async def explain(self, request: web.Request) -> web.Response:
         """One device; 404 where it is unknown, 400 where the id is ambiguous."""
@@ -117,13 +139,18 @@ class Api:
         moment = site.moment()
         if moment.state.taken_at is None:
             return self._no_mapping(moment)
+        tag = site.tag(moment)
+
+        def document() -> ExplainDocument:
+            return documents.explained(moment, query.device, query.resource, reader=site.reader)
+
         try:
-            document = documents.explained(moment, query.device, query.resource, reader=site.reader)
+            body = await made_body(request, tag, _size(moment), document)
         except UnknownDevice as error:
             return problem(404, str(error), nearest=_names(error.nearest), node=site.node)
         except AmbiguousDevice as error:
             return problem(400, str(error), parameter="device", devices=_names(error.devices))
-        return await document_answer(request, moment, site.tag(moment), lambda: document)
+        return mapping_answer(moment, tag, None if is_current(request, tag) else body)
 
     async def history(self, request: web.Request) -> web.Response:
         """Holdings of the past; also answered before the first mapping."""
@@ -137,10 +164,15 @@ class Api:
             response = problem(503, f"history cannot be asked: {error}", node=site.node)
             response.headers[hdrs.RETRY_AFTER] = "1"
             return response
-        moment = site.moment()
-        document = documents.history(moment, query, found)
-        tag = documents.history_tag(document, query, found)
-        return await document_answer(request, moment, tag, lambda: document)
+        moment, gzipped = site.moment(), wants_gzip(request)
+
+        def written() -> tuple[str, Body]:
+            document = documents.history(moment, query, found)
+            tag = documents.history_tag(document, query, found)
+            return tag, body_of(pieces(document), gzipped=gzipped)
+
+        tag, body = await made(request, len(found.rows) + len(found.devices), written)
+        return mapping_answer(moment, tag, None if is_current(request, tag) else body)
 
     async def index(self, request: web.Request) -> web.Response:
         """Every address with its parameters."""
@@ -163,6 +195,23 @@ class Api:
         response = problem(503, standing.line, freshness=standing.freshness.value, node=moment.node)
         response.headers[hdrs.RETRY_AFTER] = str(max(1, round(self._site.poll_interval)))
         return response
+
+
+def _size(moment: Moment) -> int:
+    """How many items an answer about the mapping may be made of."""
+    snapshot = moment.state.snapshot
+    return len(snapshot.devices) + len(snapshot.claims) + len(snapshot.containers)
+
+
+async def _whole_list(request: web.Request, moment: Moment, whole: WholeList[Any]) -> Body:
+    """The list without filters: as the refresh has made it, or made now for the first time in a while."""
+    state = moment.state
+    found = whole.ready(state)
+    if found is None:
+        found = await made(request, _size(moment), lambda: whole.made(state))
+    if found.deflated.size >= GZIP_FROM and wants_gzip(request):
+        return Body(found.gzipped(moment), gzipped=True)
+    return Body(found.text(moment))
 
 
 def _names(keys: Iterable[DeviceKey]) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ from typing import Protocol
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.state import Failure, Freshness, Moment, State, StateStore
+from exporter.views.bodies import ListBodies
 from exporter.views.wording import AGEING, clock_time, counted, lasting, reason, rfc3339, spelled
 from runtime.exposition import Format
 
@@ -29,12 +30,34 @@ class MetricsSource(Protocol):
         ...
 
 
+class _LastTag:
+    """The last tag and what it was made of: it stays for thousands of requests."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[str, State, Freshness, tuple[str, ...]] | None = None
+        self._tag = ""
+
+    def of(self, run: str, moment: Moment, triggers: tuple[str, ...]) -> str:
+        """The tag of `moment`."""
+        state, freshness = moment.state, moment.freshness
+        last = self._parts
+        if last is None or last[1] is not state or last != (run, state, freshness, triggers):
+            parts = (
+                *(run, state.generation, freshness.value, state.failure),
+                *(state.api_version, state.notes, triggers),
+            )
+            digest = blake2s(repr(parts).encode(errors="surrogatepass"), digest_size=6).hexdigest()
+            self._parts, self._tag = (run, state, freshness, triggers), f"{state.generation}-{digest}"
+        return self._tag
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """The dependencies of the pages and the API. Times are in seconds; `clock` returns unix time.
 
     `triggers` returns what makes the exporter refresh, in words. `reader` reads device ids. `cpu_nodes` maps
     CPUs to NUMA nodes. `run` identifies this run of the process, because generations restart with each.
+    `bodies` are those of whole lists.
     """
 
     states: StateStore
@@ -49,6 +72,8 @@ class Site:
     reader: IdReader = read_id
     cpu_nodes: Mapping[int, int] = field(default_factory=dict[int, int])
     run: str = field(default_factory=lambda: token_hex(4))
+    bodies: ListBodies = field(default_factory=ListBodies)
+    _last_tag: _LastTag = field(default_factory=_LastTag, init=False, repr=False, compare=False)
 
     def moment(self) -> Moment:
         """The current state, now."""
@@ -56,13 +81,7 @@ class Site:
 
     def tag(self, moment: Moment) -> str:
         """The ETag of answers about `moment`: equal tags mean equal mapping, freshness and failure."""
-        state = moment.state
-        parts = (
-            *(self.run, state.generation, moment.freshness.value, state.failure),
-            *(state.api_version, state.notes, self.triggers()),
-        )
-        digest = blake2s(repr(parts).encode(errors="surrogatepass"), digest_size=6).hexdigest()
-        return f"{state.generation}-{digest}"
+        return self._last_tag.of(self.run, moment, self.triggers())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ A request passes `log_requests`, `_outgoing` (time and bytes of its answer), `pr
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -16,6 +15,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from runtime.http.access import AccessPolicy, AllowedHosts, Verdict
+from runtime.http.bodies import ANSWER_WORKER, BUDGET, LARGE, AnswerBudget, AnswerWorker, Body, BodyResponse
 from runtime.http.connection import Traffic, connection_of
 from runtime.log import Log
 from runtime.text import quoted, shortened
@@ -40,10 +40,6 @@ SECURITY_HEADERS: Final = {
 
 SEND_WITHIN: Final = 30.0
 """Seconds in which a client must take an answer."""
-LARGE: Final = 64 * 1024
-"""Bytes from which an answer is sent in pieces of that size, and counts for the budget."""
-BUDGET: Final = 64 << 20
-"""Bytes of large answers that are being sent."""
 _LOGGED_PATH: Final = 256
 """Characters of a path in the log."""
 CHALLENGE: Final = 'Basic realm="devicelens", charset="UTF-8"'
@@ -66,7 +62,7 @@ def application(*, send_within: float = SEND_WITHIN, budget: int = BUDGET) -> we
     """
     answers = AnswerBudget(budget)
     app = web.Application(middlewares=[_outgoing(send_within, answers), _guard], client_max_size=64 * 1024)
-    app[_ANSWERS] = answers
+    app[ANSWER_WORKER] = AnswerWorker(answers)
     app.on_response_prepare.append(_add_headers)
     return app
 
@@ -168,58 +164,6 @@ def log_requests(app: web.Application) -> None:
     app.middlewares.insert(0, logged)
 
 
-class AnswerBudget:
-    """Bytes of the large answers that are being sent. Equal answers share one body, which counts once."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._bodies: dict[Hashable, bytes] = {}
-        self._clients: dict[Hashable, int] = {}
-        self._making = asyncio.Lock()
-
-    async def made(self, key: Hashable, make: Callable[[], bytes], is_wanted: Callable[[], bool]) -> bytes:
-        """The body for `key`: the one that is being sent, or made in a thread, one at a time, so that others
-        are answered meanwhile. Raises ConnectionError where no client is left to want it.
-        """
-        async with self._making:
-            shared = self._bodies.get(key)
-            if shared is not None:
-                return shared
-            if not is_wanted():
-                raise ConnectionAbortedError("the client left")
-            return await asyncio.to_thread(make)
-
-    @asynccontextmanager
-    async def sending(self, key: Hashable, body: bytes) -> AsyncGenerator[bytes | None]:
-        """The body to send for `key`, which identifies the answer; None where the budget has no room."""
-        shared = self._bodies.get(key, body)
-        used = sum(map(len, self._bodies.values()))
-        if key not in self._bodies and used and used + len(body) > self._limit:
-            yield None
-            return
-        self._bodies[key] = shared
-        del body  # equal bodies of further clients are not kept
-        self._clients[key] = self._clients.get(key, 0) + 1
-        try:
-            yield shared
-        finally:
-            self._clients[key] -= 1
-            if not self._clients[key]:
-                del self._clients[key], self._bodies[key]
-
-
-_ANSWERS: Final = web.AppKey("answers", AnswerBudget)
-
-
-async def large_body(request: web.Request, tag: str, coding: str | None, make: Callable[[], bytes]) -> bytes:
-    """The body of a large answer with the header `ETag: tag`, shared with clients that are being sent it."""
-
-    def is_wanted() -> bool:
-        return request.transport is not None and not request.transport.is_closing()
-
-    return await request.config_dict[_ANSWERS].made((request.path_qs, tag, coding), make, is_wanted)
-
-
 def _outgoing(send_within: float, budget: AnswerBudget) -> Middleware:
     """A middleware that sends the answer, within bounds of time and bytes."""
 
@@ -242,20 +186,21 @@ async def _send(
     request: web.Request, answer: web.Response, within: float, budget: AnswerBudget
 ) -> web.StreamResponse:
     """Send the answer; abort the connection of a client that does not read it in time."""
-    body = answer.body
+    body = _body(answer)
     try:
         async with asyncio.timeout(within):
-            if request.method == hdrs.METH_HEAD or not isinstance(body, bytes) or len(body) < LARGE:
+            if body.size < LARGE:
+                if isinstance(answer, BodyResponse):
+                    answer.body = b"".join(body.pieces)
                 await answer.prepare(request)
                 await answer.write_eof()
                 return answer
-            tag = answer.headers.get(hdrs.ETAG)
-            coding = answer.headers.get(hdrs.CONTENT_ENCODING)
-            key = (request.path_qs, tag, coding) if tag else id(body)
-            async with budget.sending(key, body) as shared:
-                answer.body = body = None
-                if shared is not None:
-                    return await _send_in_pieces(request, answer, shared)
+            answer.body = None
+            if request.method == hdrs.METH_HEAD:
+                return await _send_in_pieces(request, answer, body)
+            with budget.sending(body) as admitted:
+                if admitted:
+                    return await _send_in_pieces(request, answer, body)
             answer = refusal(request, 503, "too many large answers are being sent", retry_after=5)
             await answer.prepare(request)
             await answer.write_eof()
@@ -267,17 +212,25 @@ async def _send(
     return answer
 
 
-async def _send_in_pieces(request: web.Request, answer: web.Response, body: bytes) -> web.StreamResponse:
-    """Send `body` in pieces: what a client does not read stays in the shared body alone."""
+def _body(answer: web.Response) -> Body:
+    if isinstance(answer, BodyResponse):
+        return answer.made
+    return Body((answer.body,) if isinstance(answer.body, bytes) else ())
+
+
+async def _send_in_pieces(request: web.Request, answer: web.Response, body: Body) -> web.StreamResponse:
+    """Send the pieces, cut to LARGE: what a client does not read stays in the shared pieces alone."""
     headers = answer.headers.copy()
     stream = web.StreamResponse(status=answer.status, headers=headers)
-    stream.content_length = len(body)
+    stream.content_length = body.size
     if answer.keep_alive is False:
         stream.force_close()
     await stream.prepare(request)
-    view = memoryview(body)
-    for start in range(0, len(view), LARGE):
-        await stream.write(view[start : start + LARGE])
+    if request.method != hdrs.METH_HEAD:
+        for piece in body.pieces:
+            view = memoryview(piece)
+            for start in range(0, len(view), LARGE):
+                await stream.write(view[start : start + LARGE])
     await stream.write_eof()
     return stream
 

@@ -13,7 +13,8 @@ from exporter.web.events import LIMIT as PAGES
 from exporter.web.events import LIMIT_PER_ADDRESS as PAGES_PER_ADDRESS
 from harness.certificates import Certificates
 from runtime.http.access import MAX_CHECKS, MAX_CHECKS_PER_CLIENT
-from runtime.http.app import BUDGET, SEND_WITHIN
+from runtime.http.app import SEND_WITHIN
+from runtime.http.bodies import BUDGET
 from runtime.http.connection import (
     ENDED,
     FIELDS,

@@ -14,6 +14,7 @@ from aiohttp import web
 from runtime.flags import ListenAddress
 from runtime.http.access import OPEN, AllowedHosts
 from runtime.http.app import application, json_response
+from runtime.http.bodies import ANSWER_WORKER, Body, BodyResponse
 from runtime.http.connection import ServerLimits, Traffic
 from runtime.http.server import serve
 from runtime.http.web_config import WebConfigReloader
@@ -159,8 +160,14 @@ async def _stream(request: web.Request) -> web.StreamResponse:
 
 
 async def _large(request: web.Request) -> web.Response:
-    headers = {"ETag": '"1"'} if request.query else None
-    return web.Response(body=bytes(LARGE), headers=headers)
+    """`/large?…` is made once for all that are being sent it."""
+
+    def make() -> Body:
+        return Body((bytes(LARGE),))
+
+    if not request.query:
+        return web.Response(body=bytes(LARGE))
+    return BodyResponse(await request.config_dict[ANSWER_WORKER].body(request, request.path_qs, make))
 
 
 _ROUTES = {

@@ -20,7 +20,7 @@ from exporter.mapping.model import (
     Snapshot,
 )
 from exporter.views.matching import ItemMatcher, states
-from exporter.views.query import CLAIM_FILTERS, Filters, QueryError, StateFilter, parse_filters
+from exporter.views.query import CLAIM_FILTERS, Filters, QueryError, StateFilter, parse_list
 from exporter.views.schema import KINDS
 from exporter.views.wording import spelled
 from harness import scene
@@ -206,7 +206,7 @@ def test_a_text_as_it_is_shown_finds_its_item(name: str, other: str) -> None:
     assert matcher.claim(ClaimDevice(ClaimDeviceKey(name, other, name), ()))
     assert ItemMatcher(Filters(device=shown, q=shown)).device(device(name), complete=True)
     try:
-        parse_filters([("driver", name), ("q", other)], CLAIM_FILTERS)
+        parse_list([("driver", name), ("q", other)], CLAIM_FILTERS)
     except QueryError:
         assert len(name) > 512 or len(other) > 512
 

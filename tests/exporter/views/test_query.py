@@ -17,7 +17,7 @@ from exporter.views.query import (
     StateFilter,
     address,
     no_parameters,
-    parse_filters,
+    parse_list,
     parse_page,
 )
 from exporter.views.schema import KINDS
@@ -94,7 +94,7 @@ def test_a_wrong_parameter_is_named(
 
 def test_an_unknown_kind_of_anomaly_is_refused() -> None:
     with pytest.raises(QueryError, match=f"'kind': found 'broken', expected one of {', '.join(KINDS)}"):
-        parse_filters([("kind", "broken")], ANOMALY_FILTERS)
+        parse_list([("kind", "broken")], ANOMALY_FILTERS)
 
 
 def test_an_address_without_parameters() -> None:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -15,7 +16,8 @@ from harness.certificates import Certificates
 from harness.waiting import until_holds
 from harness.web_clients import GET, LARGE, LIMIT, Served, answer, close, rest, serving
 from runtime.flags import ListenAddress
-from runtime.http.app import CONTENT_SECURITY_POLICY, AnswerBudget, application, problem
+from runtime.http.app import CONTENT_SECURITY_POLICY, application, problem
+from runtime.http.bodies import AnswerBudget, AnswerWorker, Body
 from runtime.http.server import serve
 from runtime.process import Fatal
 
@@ -139,27 +141,45 @@ async def test_a_client_that_does_not_read_is_cut_off(path: Path) -> None:
 
 async def test_an_answer_under_way_is_not_made_again() -> None:
     answers, made = AnswerBudget(1 << 20), list[bytes]()
+    worker = AnswerWorker(answers)
 
-    def make() -> bytes:
+    def make() -> Body:
         made.append(b"x" * 100)
-        return made[-1]
+        return Body((made[-1],))
 
     async def client(*, stays: bool) -> bytes:
-        body = await answers.made("key", make, lambda: stays)
-        async with answers.sending("key", body) as shared:
-            sending.append(shared)
+        request: Any = SimpleNamespace(transport=SimpleNamespace(is_closing=lambda: not stays))
+        body = await worker.body(request, "key", make)
+        with answers.sending(body) as admitted:
+            assert admitted
+            sending.append(body)
             await taken.wait()
-            return shared or b""
+            return body.pieces[0]
 
-    taken, sending = asyncio.Event(), list[bytes | None]()
+    taken, sending = asyncio.Event(), list[Body]()
     clients = [asyncio.create_task(client(stays=True)) for _ in range(8)]
     await until_holds(lambda: len(sending) == len(clients))
     taken.set()
-    assert len(set(await asyncio.gather(*clients))) == 1
+    assert len(set(map(id, await asyncio.gather(*clients)))) == 1
     assert len(made) == 1
     with pytest.raises(ConnectionError):
         await client(stays=False)
     assert len(made) == 1
+    await client(stays=True)
+    assert len(made) == 2, "what was sent is not kept: its age would be wrong"
+
+
+def test_a_piece_that_answers_share_counts_once_for_the_budget() -> None:
+    budget, shared, more = AnswerBudget(250), bytes(200), [bytes(30) + b"1", bytes(30) + b"2"]
+    with budget.sending(Body((shared, more[0]))) as first, budget.sending(Body((shared,))) as second:
+        assert first
+        assert second
+        with budget.sending(Body((shared, more[1]))) as third:
+            assert not third, "the pieces of both are 262 bytes"
+    with budget.sending(Body((shared, more[1]))) as third:
+        assert third
+    with budget.sending(Body((bytes(1000),))) as alone:
+        assert alone, "one answer is always sent"
 
 
 async def test_large_answers_have_a_budget_that_equal_ones_share(path: Path) -> None:

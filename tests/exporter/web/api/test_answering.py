@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from exporter.history.record import HoldingFacts
 from exporter.mapping.state import Failure
+from exporter.views.encoding import encode
 from exporter.views.schema import ErrorEntry, Problem
-from exporter.web.answers import accepts, encode
+from exporter.web.answers import accepts
 from harness import openapi_reference
 from harness.lives import key
 from harness.page_reader import Client

@@ -41,6 +41,62 @@ async def explain(client: Client, device: str, resource: str = "", status: int =
     return await get(client, "explain", status, device=device, resource=resource)
 
 
+# --- pages ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("filters", [{}, {"q": "gpu"}])
+async def test_all_pages_of_a_list_joined_are_the_list(
+    client: Client, name: str, large: bool, filters: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporter.web.answers.LARGE_FROM", 0 if large else 10**6)
+    whole = await read_json(client, f"/api/v1/{name}", 200, **filters)
+    assert (whole["next"], list(whole)[-1]) == (None, name)
+    pages = list[Any]()
+    cursor: str | None = ""
+    while cursor is not None:
+        query = {"limit": "2", "cursor": cursor} | filters
+        answer = await client.get(f"/api/v1/{name}", params=query)
+        page = await answer.json()
+        assert page["generation"] == whole["generation"]
+        pages += page[name]
+        cursor = page["next"]
+        assert len(page[name]) == 2 or cursor is None
+        current = await client.get(
+            f"/api/v1/{name}", params=query, headers={"If-None-Match": answer.headers["ETag"]}
+        )
+        assert current.status == 304
+    assert pages == whole[name]
+
+
+async def test_a_page_goes_on_after_its_cursor_in_a_later_generation(
+    client: Client, world: SimpleNamespace
+) -> None:
+    first = await read_json(client, "/api/v1/devices", limit="3")
+    shown, last = world.states.state.snapshot, first["devices"][-1]["device"]
+    kept = tuple(one for one in shown.devices if one.key.device != last)
+    world.publish(snapshot=replace(shown, devices=kept))
+    rest = await read_json(client, "/api/v1/devices", cursor=first["next"])
+    assert rest["generation"] == first["generation"] + 1
+    assert [one["device"] for one in rest["devices"]] == [one.key.device for one in kept[2:]]
+
+
+@pytest.mark.parametrize(
+    ("query", "parameter"),
+    [
+        *(({"limit": found}, "limit") for found in ("0", "1001", "-1", "x", "1.0")),
+        *(({"cursor": found}, "cursor") for found in ("x", "6", "6A", "61-", "61.6")),
+        ({"cursor": "61" * 300}, "cursor"),
+    ],
+)
+async def test_a_page_that_cannot_be_is_refused(
+    client: Client, query: dict[str, str], parameter: str
+) -> None:
+    found = await read_json(client, "/api/v1/devices", 400, **query)
+    assert (found["parameter"], found["found"][:8]) == (parameter, query[parameter][:8])
+
+
 # --- before the first mapping, and after a failure ------------------------------------------------------
 
 

@@ -28,11 +28,11 @@ from runtime import __version__
 TEXT = DOCUMENT.read_text()
 PATHS = json.loads(TEXT)["paths"]
 PARAMETERS = {
-    "/api/v1/devices": query.DEVICE_FILTERS,
-    "/api/v1/pods": query.DEVICE_FILTERS,
-    "/api/v1/claims": query.CLAIM_FILTERS,
-    "/api/v1/resources": query.RESOURCE_FILTERS,
-    "/api/v1/anomalies": query.ANOMALY_FILTERS,
+    "/api/v1/devices": (*query.DEVICE_FILTERS, *query.PAGING),
+    "/api/v1/pods": (*query.DEVICE_FILTERS, *query.PAGING),
+    "/api/v1/claims": (*query.CLAIM_FILTERS, *query.PAGING),
+    "/api/v1/resources": (*query.RESOURCE_FILTERS, *query.PAGING),
+    "/api/v1/anomalies": (*query.ANOMALY_FILTERS, *query.PAGING),
     "/api/v1/explain": ("device", "resource"),
     "/api/v1/history": query.HISTORY_PARAMETERS,
 }
