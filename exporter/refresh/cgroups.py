@@ -29,6 +29,8 @@ _QOS_CLASS: Final = re.compile(r"(?:.+-)?(?:besteffort|burstable)(?:\.slice)?")
 """kubelet: the cgroups in it that have the pods of a class; pods of class Guaranteed are in it itself."""
 _ENTRIES: Final = 4096
 """Entries of a directory that are read."""
+_NEAR: Final = 256
+"""Directories below the root that are searched, too."""
 _SEARCH_INTERVAL: Final = 10.0
 """Seconds between two searches for the cgroup of all pods: the kubelet makes it when it starts."""
 
@@ -39,13 +41,13 @@ def of_pod_cgroups(change: Change) -> Trigger | None:
 
 
 def find_kubepods(root: Path) -> Path | None:
-    """The cgroup of all pods: `root`, a directory in it, or one in these; the first by name, and the nearest.
+    """The cgroup of all pods: `root`, a directory in it, or one in these; the nearest, and the first by name.
 
     In cgroup v1 each controller has one; the kubelet makes and removes pods' cgroups in all of them.
     """
     if _KUBEPODS.fullmatch(root.name):
         return root
-    near = tuple(_directories(root))
+    near = tuple(islice(_directories(root), _NEAR))
     for level in (near, (far for directory in near for far in _directories(directory))):
         for directory in level:
             if _KUBEPODS.fullmatch(directory.name):
@@ -98,7 +100,7 @@ class PodCgroups:
             _request(change, request)
 
     async def _found(self) -> Path:
-        while (found := find_kubepods(self._root)) is None:
+        while (found := await asyncio.to_thread(find_kubepods, self._root)) is None:
             self._missing.failed(f"there is no kubepods in {self._root}")
             await asyncio.sleep(_SEARCH_INTERVAL)
         self._missing.recovered()

@@ -322,6 +322,7 @@ def test_flags_and_variables_exist(combination: str) -> None:
         places = [mount["mountPath"] for mount in entry["volumeMounts"]]
         for file in files:
             assert str(Path(file).parent) in places
+        assert values.get("cgroup_root") is None or str(values["cgroup_root"]) in places
 
 
 def test_the_exporter_has_the_plugins_url_if_there_is_a_plugin(combination: str) -> None:

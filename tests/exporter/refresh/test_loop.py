@@ -322,6 +322,13 @@ async def test_full_refresh_each_interval_despite_constant_allocations() -> None
         assert min(after - before for before, after in itertools.pairwise(full)) >= interval * 0.9
 
 
+@pytest.mark.parametrize("cause", [Trigger.ALLOCATION, Trigger.PODS, Trigger.CGROUP])
+async def test_pods_alone_call_list_only(cause: Trigger) -> None:
+    async with running() as loop:
+        await loop.trigger(cause)
+        assert loop.kubelet.full == [True, False]
+
+
 async def test_allocation_alone_calls_list_only() -> None:
     async with running() as loop:
         await loop.allocate(a="p", b="q")
