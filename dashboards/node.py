@@ -348,17 +348,31 @@ def _exporter(board: GrafanaDashboard) -> None:
         "The exporter",
         graph(
             "Refresh duration",
-            "From the call to the kubelet to the published mapping: median and 99th percentile.",
+            "99th percentile of each phase: waiting for the kubelet's answers, making the mapping, rendering "
+            "metrics and API, publishing. The mean is of the whole refresh.",
             [
                 Query(
-                    f"histogram_quantile({part}, sum by (le) ("
+                    "histogram_quantile(0.99, sum by (le, phase) ("
                     + of_node(
                         "rate(devicelens_refresh_duration_seconds_bucket{" + CLUSTER + "}[$__rate_interval])"
                     )
                     + "))",
-                    legend,
-                )
-                for part, legend in ((0.5, "median"), (0.99, "99th percentile"))
+                    "{{phase}}",
+                ),
+                Query(
+                    "sum("
+                    + of_node(
+                        "rate(devicelens_refresh_duration_seconds_sum{" + CLUSTER + "}[$__rate_interval])"
+                    )
+                    + ") / sum("
+                    + of_node(
+                        "rate(devicelens_refresh_duration_seconds_count{"
+                        f'phase="kubelet", {CLUSTER}'
+                        "}[$__rate_interval])"
+                    )
+                    + ")",
+                    "mean, all phases",
+                ),
             ],
             unit="s",
             width=8,

@@ -15,9 +15,9 @@ from exporter.mapping.holdings import RESTORE_FOR
 from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import StateStore
 from exporter.mapping.unattributed import UnattributedTracker
-from exporter.metrics.devices import SeriesLimit
 from exporter.metrics.exporter import Metrics
-from exporter.metrics.families import HistoryFamilies
+from exporter.metrics.process import HistoryFamilies
+from exporter.metrics.series_limit import SeriesLimit
 from exporter.plugins.client import PluginAccess, PluginClient
 from exporter.plugins.poller import PluginPoller
 from exporter.pods.api_server import ApiServer
@@ -63,10 +63,10 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     metrics = _metrics(settings, states, clock, pods, limit)
     kubelet = _kubelet(settings, paths, clock)
     history = _history(settings, states, clock, watcher)
-    metrics.register(HistoryFamilies(lambda: history.condition), lambda: history.condition)
+    metrics.register(HistoryFamilies(lambda: history.condition))
     web = WebServer(settings, prefix="devicelens")
     await web.start()
-    metrics.register(web.families, web.families.condition)
+    metrics.register(web.families)
     refresher = Refresher(
         kubelet,
         states,
@@ -77,6 +77,8 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         pods=pods,
         plugins=plugins,
         notes=limit,
+        preparers=(metrics,),
+        phases=metrics.counters,
     )
     site = Site(
         states=states,

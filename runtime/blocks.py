@@ -142,7 +142,7 @@ T = TypeVar("T")
 
 
 class BlockCache(Generic[T]):
-    """The blocks of a list of items, each kept while its items are the same objects."""
+    """The blocks of a list of items, each kept while its items are the same objects or its text stays."""
 
     def __init__(self, write: Callable[[Sequence[T]], bytes], size: int = CHUNK) -> None:
         """`write` returns the text of some items, `size` is the number of items of a block."""
@@ -160,7 +160,9 @@ class BlockCache(Generic[T]):
                 some = items[at : at + self._size]
                 found = before.get((name, at))
                 if found is None or len(found[0]) != len(some) or not all(map(is_, found[0], some)):
-                    found = (some, block(self._write(some)))
+                    text = self._write(some)
+                    same = found is not None and found[1].kept == text
+                    found = (some, found[1] if found is not None and same else block(text))
                 kept[name, at] = found
         self._kept = kept
         return [found for _, found in kept.values()]

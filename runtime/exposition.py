@@ -1,32 +1,18 @@
-"""Prometheus exposition: the format for a client, and renderings that are cached between scrapes.
+"""Prometheus exposition: metric families as text in both formats, and the format that a client accepts.
 
-A document has two parts. The body is large and rarely changes (a snapshot's series): it is rendered and
-compressed once. The tail is small and often changes (the process's own counters): it is rendered and
-compressed for each scrape. Together they are one gzip member: the compressed body ends on a byte boundary
-(Z_FULL_FLUSH), and its checksum is continued.
+Formats: Prometheus' text format 0.0.4 and OpenMetrics 1.0. What devicelens exposes differs between them in
+the heads of counters and in the end mark only. Timestamps, exemplars, and units are not used.
 """
 
-import struct
-import zlib
+import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
-from prometheus_client import Metric
-from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.exposition import generate_latest as render_text
-from prometheus_client.openmetrics.exposition import generate_latest as render_openmetrics
-from prometheus_client.utils import floatToGoString
-
-_GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-LARGE: Final = 12 << 20
-"""Bytes of text above which only the compressed form is kept."""
-_LEVEL: Final = 1
-"""zlib's fastest level: exposition text still shrinks to a tenth."""
-
+from runtime.blocks import EMPTY, Block, BlockCache, block
 
 _OPENMETRICS: Final = frozenset({"1.0.0", "0.0.1"})
 """Versions of OpenMetrics that a client may ask for."""
@@ -39,87 +25,8 @@ class Format(Enum):
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-class Collector(Protocol):
-    """What prometheus_client renders."""
-
-    def collect(self) -> Iterable[Metric]:
-        """The families at this moment."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """A rendered part without an end mark: deflated up to a byte boundary, with CRC-32 and size of its text.
-
-    `kept` is the text, None for a large one, which is decompressed when needed.
-    """
-
-    deflated: bytes
-    crc: int
-    size: int
-    kept: bytes | None
-
-    @property
-    def text(self) -> bytes:
-        """The text."""
-        if self.kept is not None:
-            return self.kept
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(self.deflated)
-
-
-class HistogramCounts:
-    """Observations counted by bucket. Counts are plain numbers, made into metric families at the scrape."""
-
-    __slots__ = ("_bounds", "_counts", "_total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: the upper bounds of the buckets, ascending; a last bucket has everything above."""
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._total = 0.0
-
-    @property
-    def count(self) -> int:
-        """How many observations there were."""
-        return sum(self._counts)
-
-    def observe(self, value: float) -> None:
-        """Count one observation."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
-
-    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
-        """Add these observations to a family, under these values of its labels."""
-        names = (*map(floatToGoString, self._bounds), "+Inf")
-        family.add_metric(
-            labels, list(zip(names, accumulate(self._counts), strict=True)), sum_value=self._total
-        )
-
-
-EMPTY: Final = Body(b"", 0, 0, b"")
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """A large family of gauges: `family` without samples, and the samples as rendered lines, in pieces.
-
-    A gauge's lines are the same in both formats. Their writer escapes values with `escaped` and keeps the
-    order of the labels, as prometheus_client does.
-    """
-
-    family: Metric
-    lines: Iterable[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Families:
-    """Families as a collector."""
-
-    families: Sequence[Metric]
-
-    def collect(self) -> Iterable[Metric]:
-        """The families."""
-        return self.families
+END: Final[Mapping[Format, Block]] = {Format.TEXT: EMPTY, Format.OPENMETRICS: block(b"# EOF\n")}
+"""The end of a document."""
 
 
 def negotiate(accept: str | None) -> Format:
@@ -169,46 +76,199 @@ def escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def render(families: Sequence[Metric | Lines], form: Format) -> Body:
-    """Render and compress families that are served many times. May run in a thread."""
-    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    deflated, crc, size = bytearray(), 0, 0
-    kept: list[bytes] | None = []
-    for piece in _pieces(families, form):
-        deflated += compressor.compress(piece)
-        crc, size = zlib.crc32(piece, crc), size + len(piece)
-        if size > LARGE:
-            kept = None
-        elif kept is not None:
-            kept.append(piece)
-    deflated += compressor.flush(zlib.Z_FULL_FLUSH)
-    return Body(bytes(deflated), crc, size, None if kept is None else b"".join(kept))
+@lru_cache(maxsize=1024)
+def number(value: float) -> str:
+    """A sample's value, as Go writes it: with an exponent from a million on."""
+    value = float(value)
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if math.isnan(value):
+        return "NaN"
+    text = repr(value)
+    dot = text.find(".")
+    if value < 0 or dot <= 6:
+        return text
+    digits = f"{text[0]}.{text[1:dot]}{text[dot + 1 :]}".rstrip("0.")
+    return f"{digits}e+{dot - 1:02d}"
 
 
-def _pieces(families: Iterable[Metric | Lines], form: Format) -> Iterator[bytes]:
-    for family in families:
-        if isinstance(family, Lines):
-            yield _render(Families((family.family,)), form)
-            yield from family.lines
-        else:
-            yield _render(Families((family,)), form)
+class _Line:
+    """Writes samples of one name and set of labels. prometheus_client sorts labels by name; so does this."""
+
+    __slots__ = ("_order", "_template")
+
+    def __init__(self, name: str, labels: Sequence[str], constant: Mapping[str, str]) -> None:
+        self._order = tuple(sorted(range(len(labels)), key=labels.__getitem__))
+        pairs = dict.fromkeys(labels, "%s")
+        pairs |= {label: escaped(value).replace("%", "%%") for label, value in constant.items()}
+        text = ",".join([f'{label}="{pairs[label]}"' for label in sorted(pairs)])
+        self._template = f"{name}{{{text}}} %s\n" if text else f"{name} %s\n"
+
+    def __call__(self, values: Sequence[str], value: float) -> str:
+        if len(values) != len(self._order):
+            raise ValueError(f"{len(values)} values for {len(self._order)} labels: {self._template}")
+        return self._template % (*[escaped(values[at]) for at in self._order], number(value))
 
 
-def assemble(body: Body, tail: Collector, form: Format, *, compress: bool) -> bytes:
-    """The whole document: a cached `body`, the families of `tail` at this moment, and the end mark."""
-    end = _render(tail, form) + (b"# EOF\n" if form is Format.OPENMETRICS else b"")
-    if not compress:
-        return body.text + end
-    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    deflated = compressor.compress(end) + compressor.flush(zlib.Z_FINISH)
-    size = (body.size + len(end)) & 0xFFFFFFFF
-    trailer = struct.pack("<II", zlib.crc32(end, body.crc), size)
-    return _GZIP_HEADER + body.deflated + deflated + trailer
+class Kind(Enum):
+    """The type of a family."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
 
 
-def _render(collector: Collector, form: Format) -> bytes:
-    if form is Format.OPENMETRICS:
-        # This function of prometheus_client has no types.
-        document: bytes = render_openmetrics(collector)  # type: ignore[no-untyped-call]
-        return document.removesuffix(b"# EOF\n")
-    return render_text(collector)
+class Family:
+    """A metric family, whose samples are written when they are added. A gauge is the same in both formats."""
+
+    __slots__ = ("_constant", "_help", "_kind", "_labels", "_line", "_lines", "name")
+
+    def __init__(
+        self,
+        kind: Kind,
+        name: str,
+        text: str,
+        labels: Sequence[str] = (),
+        constant: Mapping[str, str] | None = None,
+    ) -> None:
+        """`name` without `_total`; `text` is the HELP, without double quotes, which the formats escape
+        differently; `constant` are labels that every sample has.
+        """
+        if '"' in text:
+            raise ValueError(f"{name}: double quotes in {text}")
+        self._kind, self.name = kind, name
+        self._help = text.replace("\\", r"\\").replace("\n", r"\n")
+        self._labels, self._constant = labels, constant or {}
+        self._line = _Line(f"{name}_total" if kind is Kind.COUNTER else name, labels, self._constant)
+        self._lines: list[str] = []
+
+    def add(self, values: Sequence[str], value: float) -> None:
+        """Add the sample with these values of the labels, in the order of their names."""
+        self._lines.append(self._line(values, value))
+
+    def add_labelled(self, labels: Mapping[str, str], value: float) -> None:
+        """Add a sample with labels of its own besides the constant ones."""
+        self._lines.append(_Line(self.name, tuple(labels), self._constant)(tuple(labels.values()), value))
+
+    def add_histogram(self, values: Sequence[str], buckets: Iterable[tuple[str, int]], total: float) -> None:
+        """Add the samples of a histogram: the cumulative count of each bucket, by its bound, and the sum."""
+        bucket = _Line(f"{self.name}_bucket", (*self._labels, "le"), self._constant)
+        count = 0
+        for bound, count in buckets:
+            self._lines.append(bucket((*values, bound), count))
+        for part, value in (("count", count), ("sum", total)):
+            self._lines.append(_Line(f"{self.name}_{part}", self._labels, self._constant)(values, value))
+
+    def head(self, form: Format = Format.TEXT) -> str:
+        """HELP and TYPE."""
+        name = self.name
+        if self._kind is Kind.COUNTER and form is Format.TEXT:
+            name += "_total"
+        return f"# HELP {name} {self._help}\n# TYPE {name} {self._kind.value}\n"
+
+    def lines(self) -> str:
+        """The samples, which are the same in both formats."""
+        return "".join(self._lines)
+
+    def text(self, form: Format = Format.TEXT) -> str:
+        """Head and samples."""
+        return self.head(form) + self.lines()
+
+
+def gauge(name: str, text: str, labels: Sequence[str] = (), value: float | None = None) -> Family:
+    """A gauge, with its sample where it has no labels."""
+    family = Family(Kind.GAUGE, name, text, labels)
+    if value is not None:
+        family.add((), value)
+    return family
+
+
+def counter(name: str, text: str, labels: Sequence[str] = (), value: float | None = None) -> Family:
+    """A counter; `name` without `_total`."""
+    family = Family(Kind.COUNTER, name, text, labels)
+    if value is not None:
+        family.add((), value)
+    return family
+
+
+def histogram(name: str, text: str, labels: Sequence[str] = ()) -> Family:
+    """A histogram."""
+    return Family(Kind.HISTOGRAM, name, text, labels)
+
+
+class HistogramCounts:
+    """Observations counted by bucket. Counts are plain numbers, written at the scrape."""
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the upper bounds of the buckets, ascending; a last bucket has everything above."""
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many observations there were."""
+        return sum(self._counts)
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def add_to(self, family: Family, labels: Sequence[str] = ()) -> None:
+        """Add these observations to a family, under these values of its labels."""
+        bounds = (*map(number, self._bounds), "+Inf")
+        family.add_histogram(labels, zip(bounds, accumulate(self._counts), strict=True), self._total)
+
+
+class Collector(Protocol):
+    """A part of the process with metric families."""
+
+    def condition(self) -> object:
+        """All that the families depend on, to be compared with that of the scrape before."""
+        ...
+
+    def families(self) -> Iterable[Family]:
+        """The families at this moment."""
+        ...
+
+
+class CollectorBlocks:
+    """The families of a collector as one block, written again where its condition changed."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._kept: dict[Format, tuple[object, Block]] = {}
+
+    def of(self, form: Format) -> Block:
+        """The block in the format `form`."""
+        condition, kept = self._collector.condition(), self._kept.get(form)
+        if kept is None or kept[0] != condition:
+            text = "".join([family.text(form) for family in self._collector.families()])
+            kept = self._kept[form] = (condition, block(text.encode()))
+        return kept[1]
+
+
+T = TypeVar("T")
+
+
+class ItemFamily(Generic[T]):
+    """A gauge with samples of many items, in blocks: those of items that did not change are kept."""
+
+    def __init__(self, new: Callable[[], Family], add: Callable[[Family, T], None]) -> None:
+        """`new` returns the family without samples; `add` adds those of one item."""
+        self._new, self._add = new, add
+        self._head = block(new().head().encode())
+        self._cache = BlockCache[T](self._write)
+
+    def blocks(self, groups: Iterable[tuple[Hashable, Sequence[T]]]) -> list[Block]:
+        """The blocks of the family; groups as in BlockCache.of."""
+        return [self._head, *self._cache.of(groups)]
+
+    def _write(self, items: Sequence[T]) -> bytes:
+        family = self._new()
+        for item in items:
+            self._add(family, item)
+        return family.lines().encode()

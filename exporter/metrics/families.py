@@ -1,62 +1,290 @@
-"""The families that are built anew from each snapshot: a function each, with name, help and labels together.
+"""The families of the mapping: what each has of a device, a container, a pod, a resource, or an anomaly.
 
-Names, labels and meanings are a contract (docs/metrics.md). Every function takes the state and the node's
-name and returns one family. The labels `namespace`, `pod` and `container` are the holder's. The families of
-single devices are in exporter.metrics.devices.
+Names, labels and meanings are a contract (docs/metrics.md). Every family of the mapping is a gauge with the
+label `node`, so its text is the same in both formats. The labels `namespace`, `pod` and `container` are the
+holder's.
+
+MappingFamilies writes the families of one state after the other. It keeps the blocks of everything that did
+not change (runtime.blocks).
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+from zlib import crc32
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-from exporter.history.archive import HistoryStatus
-from exporter.mapping.model import Anomaly, Container, Holder, ResourceCounts
+from exporter.mapping.device_status import DeviceStatus
+from exporter.mapping.identity import PodIdentity
+from exporter.mapping.model import Anomaly, ClaimDevice, Container, Holder, ResourceCounts
 from exporter.mapping.state import State
-from exporter.metrics.devices import DeviceLines, SeriesGroup, SeriesPlan, anomaly_part, numa
-from runtime.exposition import Lines
+from exporter.metrics.series_limit import SeriesGroup, SeriesPlan, anomaly_part
+from runtime.blocks import CHUNK, Block, block
+from runtime.exposition import Family, ItemFamily, Kind, gauge
 
 _HOLDER: Final = ("namespace", "pod", "container")
 
-Family = Callable[[State, str], Metric]
+T = TypeVar("T")
+
+
+class Described(NamedTuple):
+    """A family of the mapping: its name without `devicelens_`, HELP, labels besides `node`."""
+
+    name: str
+    text: str
+    labels: Sequence[str]
+
+    def of(self, node: str, add: Callable[[Family, T], None]) -> ItemFamily[T]:
+        """The family on `node`. `add` adds the samples of one item."""
+        constant = {"node": node}
+        new = partial(Family, Kind.GAUGE, f"devicelens_{self.name}", self.text, self.labels, constant)
+        return ItemFamily(new, add)
 
 
 def _names(holder: Holder) -> tuple[str, str, str]:
     return holder.namespace, holder.pod, holder.container
 
 
-def pod_info(state: State, node: str) -> Metric:
-    """Each pod that holds something and whose uid is proven."""
-    family = GaugeMetricFamily(
-        "devicelens_pod_info",
-        "A pod that holds something (1): its uid, what it belongs to, phase and priority class. [ALPHA]",
-        labels=("node", "namespace", "pod", "uid", "workload_kind", "workload", "phase", "priority_class"),
-    )
-    for (namespace, pod), identity in state.pods.items():
-        work = identity.workload
-        labels = (node, namespace, pod, identity.uid)
-        family.add_metric((*labels, work.kind, work.name, identity.phase, identity.priority_class), 1)
-    return family
+def numa(nodes: Sequence[int]) -> str:
+    """NUMA nodes as a label: "0", "0,1", or "" if unknown."""
+    return ",".join([str(node) for node in nodes])
 
 
-def pod_labels(state: State, node: str) -> Metric:
-    """The allowed labels of these pods."""
-    family = Metric(
-        "devicelens_pod_labels",
-        "The labels of a pod that holds something (1), those that --pod-labels allows. [ALPHA]",
-        "gauge",
-    )
-    for (namespace, pod), identity in state.pods.items():
-        if identity.labels:
-            names = label_names([name for name, _ in identity.labels])
-            labels = {"node": node, "namespace": namespace, "pod": pod}
-            labels |= {names[name]: value for name, value in identity.labels}
-            family.add_sample("devicelens_pod_labels", labels, 1)
-    return family
+def _info(family: Family, status: DeviceStatus) -> None:
+    device = status.device
+    family.add((*device.key, device.parent, numa(device.numa_nodes)), 1)
 
 
+def _owners(family: Family, status: DeviceStatus) -> None:
+    device = status.device
+    for holder in device.holders:
+        family.add((*device.key, device.parent, *holder), 1)
+
+
+def _healthy(family: Family, status: DeviceStatus) -> None:
+    if status.healthy is not None:
+        family.add(status.device.key, int(status.healthy))
+
+
+def _held_since(family: Family, status: DeviceStatus) -> None:
+    for one in status.holders:
+        if one.since is not None:
+            family.add((*status.device.key, *_names(one.holder)), one.since.at)
+
+
+def _unconfirmed(family: Family, status: DeviceStatus) -> None:
+    for one in status.holders:
+        if one.doubt is not None:
+            family.add((*status.device.key, *_names(one.holder)), 1)
+
+
+_OF_DEVICES: Final = (
+    (
+        Described(
+            "device_info",
+            "A device that is allocatable, held, known from its plugin, or no longer offered (1); parent is "
+            "the physical device behind a share or slice. [STABLE]",
+            ("resource", "device", "parent", "numa_node"),
+        ),
+        _info,
+    ),
+    (
+        Described(
+            "device_owner_info",
+            "A container that holds a device (1); a shared device has several, a free one none. [STABLE]",
+            ("resource", "device", "parent", *_HOLDER, "pod_uid"),
+        ),
+        _owners,
+    ),
+    (
+        Described(
+            "device_healthy",
+            "Whether the kubelet counts the device as allocatable: 1, or 0 when it is held, known from its "
+            "plugin, or no longer offered, but not allocatable. [STABLE]",
+            ("resource", "device"),
+        ),
+        _healthy,
+    ),
+    (
+        Described(
+            "device_held_since_timestamp_seconds",
+            "When this holder of the device was first seen, in unix time. [STABLE]",
+            ("resource", "device", *_HOLDER),
+        ),
+        _held_since,
+    ),
+)
+OWNER_UNCONFIRMED: Final = Described(
+    "device_owner_unconfirmed",
+    "A container that held the device before the kubelet restarted (1 until the kubelet lists its pod "
+    "or another holder). [ALPHA]",
+    ("resource", "device", *_HOLDER),
+)
+
+
+class _Resource(NamedTuple):
+    """The counts of a resource; `complete`: GetAllocatableResources is served; `dropped` series."""
+
+    name: str
+    counts: ResourceCounts
+    complete: bool
+    dropped: int
+
+
+def _counting(
+    value: Callable[[ResourceCounts], int], *, of_health: bool = False
+) -> Callable[[Family, _Resource], None]:
+    """A number for each resource; `of_health`: none without GetAllocatableResources."""
+
+    def add(family: Family, resource: _Resource) -> None:
+        if resource.complete or not of_health:
+            family.add((resource.name,), value(resource.counts))
+
+    return add
+
+
+def _dropped(family: Family, resource: _Resource) -> None:
+    family.add((resource.name,), resource.dropped)
+
+
+_OF_RESOURCES: Final = (
+    (
+        Described(
+            "resource_devices",
+            "Devices of the resource that are known: allocatable, held, reported by their plugin, or no "
+            "longer offered. [STABLE]",
+            ("resource",),
+        ),
+        _counting(lambda counts: counts.known),
+    ),
+    (
+        Described(
+            "resource_allocatable_devices",
+            "Devices of the resource that the kubelet counts as allocatable, held or free. [STABLE]",
+            ("resource",),
+        ),
+        _counting(lambda counts: counts.allocatable, of_health=True),
+    ),
+    (
+        Described(
+            "resource_allocated_devices",
+            "Devices of the resource that are held; a shared device counts once. [STABLE]",
+            ("resource",),
+        ),
+        _counting(lambda counts: counts.allocated),
+    ),
+    (
+        Described(
+            "resource_unhealthy_devices",
+            "Devices of the resource that are known but not allocatable. [ALPHA]",
+            ("resource",),
+        ),
+        _counting(lambda counts: counts.unhealthy, of_health=True),
+    ),
+    (
+        Described(
+            "resource_series_dropped",
+            "Series of the resource's devices that --metrics.max-series leaves out. [ALPHA]",
+            ("resource",),
+        ),
+        _dropped,
+    ),
+)
+
+
+def _container_devices(family: Family, container: Container) -> None:
+    for resource, count in container.devices.items():
+        family.add((*_names(container.holder), resource), count)
+
+
+def _claim_device(family: Family, device: ClaimDevice) -> None:
+    for through in device.holders:
+        claim = (through.claim_namespace, through.claim)
+        family.add((*device.key, *claim, *_names(through.holder)), 1)
+
+
+def _cpus(family: Family, container: Container) -> None:
+    if container.cpu_ids:
+        family.add(_names(container.holder), len(container.cpu_ids))
+
+
+def _pinned_memory(family: Family, container: Container) -> None:
+    for one in container.memory:
+        labels = (*_names(container.holder), one.memory_type, numa(one.numa_nodes))
+        family.add(labels, one.size_bytes)
+
+
+def _numa_nodes(family: Family, container: Container) -> None:
+    if container.numa_nodes:
+        family.add(_names(container.holder), len(container.numa_nodes))
+
+
+CONTAINER_DEVICES: Final = Described(
+    "container_devices", "Devices of the resource that the container holds. [ALPHA]", (*_HOLDER, "resource")
+)
+CLAIM_DEVICE: Final = Described(
+    "claim_device_info",
+    "A device that a container holds through a ResourceClaim (1). [ALPHA]",
+    ("driver", "pool", "device", "share_id", "claim_namespace", "claim", *_HOLDER),
+)
+_OF_CONTAINERS: Final = (
+    (
+        Described(
+            "container_exclusive_cpus",
+            "CPUs that are the container's alone (static CPU manager). [ALPHA]",
+            _HOLDER,
+        ),
+        _cpus,
+    ),
+    (
+        Described(
+            "container_pinned_memory_bytes",
+            "Memory pinned to NUMA nodes for the container (static memory manager), in bytes. [ALPHA]",
+            (*_HOLDER, "memory_type", "numa_node"),
+        ),
+        _pinned_memory,
+    ),
+    (
+        Described(
+            "container_numa_nodes",
+            "NUMA nodes that the container's devices, CPUs and pinned memory span; 1 is aligned. [ALPHA]",
+            _HOLDER,
+        ),
+        _numa_nodes,
+    ),
+)
+
+
+def _pod(family: Family, pod: PodIdentity) -> None:
+    work = pod.workload
+    family.add((*pod.key, pod.uid, work.kind, work.name, pod.phase, pod.priority_class), 1)
+
+
+def _pod_labels(family: Family, pod: PodIdentity) -> None:
+    if pod.labels:
+        names = label_names([name for name, _ in pod.labels])
+        labels = dict(zip(("namespace", "pod"), pod.key, strict=True))
+        family.add_labelled(labels | {names[name]: value for name, value in pod.labels}, 1)
+
+
+_OF_PODS: Final = (
+    (
+        Described(
+            "pod_info",
+            "A pod that holds something (1): its uid, what it belongs to, phase and priority class. [ALPHA]",
+            ("namespace", "pod", "uid", "workload_kind", "workload", "phase", "priority_class"),
+        ),
+        _pod,
+    ),
+    (
+        Described(
+            "pod_labels",
+            "The labels of a pod that holds something (1), those that --pod-labels allows. [ALPHA]",
+            ("namespace", "pod"),
+        ),
+        _pod_labels,
+    ),
+)
 _NO_LABEL_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
 _NEW_WORD: Final = re.compile(r"([a-z0-9])([A-Z])")
 
@@ -87,228 +315,89 @@ def label_names(names: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def _resource_gauge(
-    name: str, text: str, value: Callable[[ResourceCounts], int], *, of_health: bool = False
-) -> Family:
-    """A number for each resource; `of_health`: none without GetAllocatableResources."""
-
-    def family_of(state: State, node: str) -> Metric:
-        family = GaugeMetricFamily(name, text, labels=("node", "resource"))
-        if state.snapshot.complete or not of_health:
-            for resource, counts in state.snapshot.resources().items():
-                family.add_metric((node, resource), value(counts))
-        return family
-
-    return family_of
+def _anomaly(family: Family, anomaly: Anomaly) -> None:
+    names = ("", "", "") if anomaly.holder is None else _names(anomaly.holder)
+    family.add((anomaly.kind, anomaly.resource, anomaly.device, *names), 1)
 
 
-def container_devices(state: State, node: str) -> Metric:
-    """How many devices of each resource a container holds."""
-    family = GaugeMetricFamily(
-        "devicelens_container_devices",
-        "Devices of the resource that the container holds. [ALPHA]",
-        labels=("node", *_HOLDER, "resource"),
-    )
-    for container in state.snapshot.containers:
-        for resource, count in container.devices.items():
-            family.add_metric((node, *_names(container.holder), resource), count)
-    return family
+ANOMALY: Final = Described(
+    "anomaly_info",
+    "An anomaly (1 while it lasts); kind names it. [ALPHA]",
+    ("kind", "resource", "device", *_HOLDER),
+)
 
 
-def owner_unconfirmed(state: State, node: str, plan: SeriesPlan) -> Metric:
-    """Each holder of a device that is carried over from before a kubelet restart, without those of devices
-    that `plan` leaves out.
-    """
-    family = GaugeMetricFamily(
-        "devicelens_device_owner_unconfirmed",
-        "A container that held the device before the kubelet restarted (1 until the kubelet lists its pod "
-        "or another holder). [ALPHA]",
-        labels=("node", "resource", "device", *_HOLDER),
-    )
-    for device, holder in state.snapshot.unconfirmed_owners():
-        if plan.exposes(SeriesGroup.DEVICES, device.key.resource):
-            family.add_metric((node, *device.key, *_names(holder)), 1)
-    return family
+class MappingFamilies:
+    """Writes all families of a mapping in blocks, one state after the other. For one thread at a time."""
+
+    def __init__(self, node: str) -> None:
+        self._devices = [family.of(node, add) for family, add in _OF_DEVICES]
+        self._unconfirmed = OWNER_UNCONFIRMED.of(node, _unconfirmed)
+        self._resources = [family.of(node, add) for family, add in _OF_RESOURCES]
+        self._container_devices = CONTAINER_DEVICES.of(node, _container_devices)
+        self._claims = CLAIM_DEVICE.of(node, _claim_device)
+        self._containers = [family.of(node, add) for family, add in _OF_CONTAINERS]
+        self._pods = [family.of(node, add) for family, add in _OF_PODS]
+        self._anomalies = ANOMALY.of(node, _anomaly)
+
+    def of(self, state: State, plan: SeriesPlan) -> list[Block]:
+        """All families of `state`, without what `plan` leaves out."""
+        snapshot, devices = state.snapshot, plan.devices(state)
+        with_holders = plan.exposes(SeriesGroup.HOLDERS)
+        containers = _runs(snapshot.containers, lambda one: one.holder[:2]) if with_holders else []
+        found: list[Block] = []
+        for of_devices in self._devices:
+            found += of_devices.blocks(devices)
+        if plan.exposes(SeriesGroup.RESOURCES):
+            resources = _resources(state, plan)
+            for of_resources in self._resources:
+                found += of_resources.blocks([("", resources)])
+        if with_holders:
+            found += self._container_devices.blocks(containers)
+        if plan.exposes(SeriesGroup.DEVICES):
+            found += self._claims.blocks([("", snapshot.claims)])
+        found += self._unconfirmed.blocks(devices)
+        if with_holders:
+            for of_containers in self._containers:
+                found += of_containers.blocks(containers)
+            pods = _runs(tuple(state.pods.values()), lambda one: one.key)
+            for of_pods in self._pods:
+                found += of_pods.blocks(pods)
+        anomalies = [one for one in state.anomalies if plan.exposes(*anomaly_part(one))]
+        found += self._anomalies.blocks([("", anomalies)])
+        found.append(block(_series_dropped(plan).text().encode()))
+        return found
 
 
-def claim_device_info(state: State, node: str) -> Metric:
-    """Each claimed device, for each container and claim."""
-    family = GaugeMetricFamily(
-        "devicelens_claim_device_info",
-        "A device that a container holds through a ResourceClaim (1). [ALPHA]",
-        labels=("node", "driver", "pool", "device", "share_id", "claim_namespace", "claim", *_HOLDER),
-    )
-    for device in state.snapshot.claims:
-        for through in device.holders:
-            claim = (through.claim_namespace, through.claim)
-            family.add_metric((node, *device.key, *claim, *_names(through.holder)), 1)
-    return family
+def stale_mapping(node: str) -> list[Block]:
+    """The only family of a stale mapping: the anomaly `stale`."""
+    return ANOMALY.of(node, _anomaly).blocks([("", (Anomaly("stale", ""),))])
 
 
-def _container_gauge(name: str, text: str, value: Callable[[Container], int]) -> Family:
-    """A number for each container; 0 is left out."""
-
-    def family_of(state: State, node: str) -> Metric:
-        family = GaugeMetricFamily(name, text, labels=("node", *_HOLDER))
-        for container in state.snapshot.containers:
-            if number := value(container):
-                family.add_metric((node, *_names(container.holder)), number)
-        return family
-
-    return family_of
-
-
-def container_pinned_memory(state: State, node: str) -> Metric:
-    """Memory pinned to NUMA nodes for a container."""
-    family = GaugeMetricFamily(
-        "devicelens_container_pinned_memory_bytes",
-        "Memory pinned to NUMA nodes for the container (static memory manager), in bytes. [ALPHA]",
-        labels=("node", *_HOLDER, "memory_type", "numa_node"),
-    )
-    for container in state.snapshot.containers:
-        for block in container.memory:
-            labels = (node, *_names(container.holder), block.memory_type, numa(block.numa_nodes))
-            family.add_metric(labels, block.size_bytes)
-    return family
-
-
-def anomaly_info(anomalies: Sequence[Anomaly], node: str) -> Metric:
-    """Each anomaly while it lasts."""
-    family = GaugeMetricFamily(
-        "devicelens_anomaly_info",
-        "An anomaly (1 while it lasts); kind names it. [ALPHA]",
-        labels=("node", "kind", "resource", "device", *_HOLDER),
-    )
-    for anomaly in anomalies:
-        names = ("", "", "") if anomaly.holder is None else _names(anomaly.holder)
-        family.add_metric((node, anomaly.kind, anomaly.resource, anomaly.device, *names), 1)
-    return family
-
-
-def series_dropped(plan: SeriesPlan) -> Metric:
-    """The number of series that are left out."""
-    return GaugeMetricFamily(
+def _series_dropped(plan: SeriesPlan) -> Family:
+    return gauge(
         "devicelens_series_dropped",
         "Series of the mapping that are left out because there are more than --metrics.max-series. [ALPHA]",
         value=plan.dropped,
     )
 
 
-def resource_series_dropped(state: State, node: str, plan: SeriesPlan) -> Metric:
-    """The number of series that are left out, of each resource."""
-    family = GaugeMetricFamily(
-        "devicelens_resource_series_dropped",
-        "Series of the resource's devices that --metrics.max-series leaves out. [ALPHA]",
-        labels=("node", "resource"),
-    )
+def _resources(state: State, plan: SeriesPlan) -> list[_Resource]:
     left_out = plan.by_resource()
-    for resource in state.snapshot.resources():
-        family.add_metric((node, resource), left_out.get(resource, 0))
-    return family
+    return [
+        _Resource(name, counts, state.snapshot.complete, left_out.get(name, 0))
+        for name, counts in state.snapshot.resources().items()
+    ]
 
 
-OF_RESOURCES: Final[tuple[Family, ...]] = (
-    _resource_gauge(
-        "devicelens_resource_devices",
-        "Devices of the resource that are known: allocatable, held, reported by their plugin, or no longer "
-        "offered. [STABLE]",
-        lambda counts: counts.known,
-    ),
-    _resource_gauge(
-        "devicelens_resource_allocatable_devices",
-        "Devices of the resource that the kubelet counts as allocatable, held or free. [STABLE]",
-        lambda counts: counts.allocatable,
-        of_health=True,
-    ),
-    _resource_gauge(
-        "devicelens_resource_allocated_devices",
-        "Devices of the resource that are held; a shared device counts once. [STABLE]",
-        lambda counts: counts.allocated,
-    ),
-    _resource_gauge(
-        "devicelens_resource_unhealthy_devices",
-        "Devices of the resource that are known but not allocatable. [ALPHA]",
-        lambda counts: counts.unhealthy,
-        of_health=True,
-    ),
-)
-OF_HOLDERS: Final[tuple[Family, ...]] = (
-    _container_gauge(
-        "devicelens_container_exclusive_cpus",
-        "CPUs that are the container's alone (static CPU manager). [ALPHA]",
-        lambda container: len(container.cpu_ids),
-    ),
-    container_pinned_memory,
-    _container_gauge(
-        "devicelens_container_numa_nodes",
-        "NUMA nodes that the container's devices, CPUs and pinned memory span; 1 is aligned. [ALPHA]",
-        lambda container: len(container.numa_nodes),
-    ),
-    pod_info,
-    pod_labels,
-)
-
-
-def of_snapshot(state: State, node: str, devices: DeviceLines, plan: SeriesPlan) -> list[Metric | Lines]:
-    """All families of a mapping, without what `plan` leaves out."""
-    found: list[Metric | Lines] = [*devices.of(state, plan)]
-    if plan.exposes(SeriesGroup.RESOURCES):
-        found += [family(state, node) for family in OF_RESOURCES]
-        found.append(resource_series_dropped(state, node, plan))
-    if plan.exposes(SeriesGroup.HOLDERS):
-        found.append(container_devices(state, node))
-    if plan.exposes(SeriesGroup.DEVICES):
-        found.append(claim_device_info(state, node))
-    found.append(owner_unconfirmed(state, node, plan))
-    if plan.exposes(SeriesGroup.HOLDERS):
-        found += [family(state, node) for family in OF_HOLDERS]
-    found.append(anomaly_info([one for one in state.anomalies if plan.exposes(*anomaly_part(one))], node))
-    found.append(series_dropped(plan))
-    return found
-
-
-def of_stale(node: str) -> list[Metric | Lines]:
-    """The only family of a stale mapping: the anomaly `stale`."""
-    return [anomaly_info((Anomaly("stale", ""),), node)]
-
-
-class HistoryFamilies:
-    """A collector: the condition of history at the moment of the scrape."""
-
-    def __init__(self, condition: Callable[[], HistoryStatus]) -> None:
-        self._condition = condition
-
-    def collect(self) -> Iterable[Metric]:
-        """The families."""
-        now = self._condition()
-        for name, text, value in (
-            (
-                "up",
-                "Whether history is written where it should be; 0 if its file cannot be used or written.",
-                int(now.written),
-            ),
-            ("holdings", "Holdings that history has, those that last and those of the past.", now.rows),
-            ("pending_holdings", "Changes of holdings that wait to be written.", now.pending),
-            ("size_bytes", "What history takes of its file, or of memory, in bytes.", now.size),
-            (
-                "earliest_timestamp_seconds",
-                "Since when history knows who held what, in unix time.",
-                now.earliest,
-            ),
-        ):
-            if value is not None:
-                yield GaugeMetricFamily(f"devicelens_history_{name}", f"{text} [ALPHA]", value=value)
-        for name, text, count in (
-            ("errors", "Attempts to use or to write history's file that failed.", now.errors),
-            (
-                "dropped_holdings",
-                "Holdings that were forgotten because too many waited to be written.",
-                now.dropped,
-            ),
-            (
-                "expired_holdings",
-                "Holdings that were deleted for their age, or to keep history within its size.",
-                now.expired,
-            ),
-        ):
-            yield CounterMetricFamily(f"devicelens_history_{name}", f"{text} [ALPHA]", value=count)
+def _runs(items: Sequence[T], pod: Callable[[T], tuple[str, str]]) -> list[tuple[object, Sequence[T]]]:
+    """`items`, which are sorted by pod, in runs of about CHUNK pods. The names of the pods alone decide where
+    a run begins: a pod more or less changes one run, and moves no item of another.
+    """
+    pods = [pod(item) for item in items]
+    starts = [
+        at
+        for at, name in enumerate(pods)
+        if not at or (name != pods[at - 1] and not crc32("/".join(name).encode()) % CHUNK)
+    ]
+    return [(pods[at], items[at:end]) for at, end in zip(starts, [*starts[1:], len(items)], strict=False)]

@@ -5,8 +5,9 @@ failed refresh keeps the last good snapshot and is retried with growing, jittere
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final, Literal
@@ -25,8 +26,11 @@ from exporter.refresh.protocols import (
     NoPods,
     NoteSource,
     Observer,
+    Phase,
+    PhaseObserver,
     PluginSource,
     PodSource,
+    Preparer,
     Trigger,
 )
 from exporter.refresh.triggers import CallPacer, RefreshTiming
@@ -49,6 +53,24 @@ _LIST_ONLY: Final = frozenset({Trigger.ALLOCATION, Trigger.PODS, Trigger.CGROUP}
 _log = Log("refresh")
 
 
+class _PhaseTimer:
+    """Seconds of one refresh by phase: what is between the ends of two phases belongs to the second."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(Phase, 0.0)
+        self._ended_at = asyncio.get_running_loop().time()
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Generator[None]:
+        """The phase ends with this context, however it ends."""
+        try:
+            yield
+        finally:
+            now = asyncio.get_running_loop().time()
+            self.seconds[phase] += now - self._ended_at
+            self._ended_at = now
+
+
 class Refresher:
     """Runs the loop. Call `trigger` from anywhere in the event loop's thread; `run` is an actor."""
 
@@ -64,6 +86,8 @@ class Refresher:
         pods: PodSource | None = None,
         plugins: PluginSource | None = None,
         notes: NoteSource | None = None,
+        preparers: Sequence[Preparer] = (),
+        phases: PhaseObserver | None = None,
     ) -> None:
         self._kubelet = kubelet
         self._states = states
@@ -74,6 +98,8 @@ class Refresher:
         self._plugins = plugins or NoPlugins()
         self._note_source = notes
         self._notes: tuple[str, ...] = ()
+        self._preparers = preparers
+        self._phases = phases
         self._pipeline = pipeline
         self._pending: dict[Trigger, None] = {}
         self._reconsider = False
@@ -91,6 +117,7 @@ class Refresher:
         )
         self._missing = Episode(_log, "holdings are not confirmed since the kubelet restarted", calm=_CALM)
         self._stale = Episode(_log, "the mapping is stale and withdrawn from /metrics")
+        self._unprepared = Episode(_log, "answers cannot be prepared, each request makes its own", calm=_CALM)
 
     def trigger(self, cause: Trigger) -> None:
         """Request a refresh. Never blocks; pending triggers are merged."""
@@ -124,13 +151,16 @@ class Refresher:
             self.trigger(Trigger.START)
             while True:
                 await self._wait(worker)
-                began = loop.time()
+                timer, began = _PhaseTimer(), loop.time()
                 causes = tuple(self._pending)
                 self._pending.clear()
                 self._wake.clear()
-                await self._refresh(causes, worker)
-                for observer in self._observers:
-                    observer.refreshed(causes, loop.time() - began)
+                with timer.phase(Phase.PUBLISHING):
+                    await self._refresh(causes, worker, timer)
+                    for observer in self._observers:
+                        observer.refreshed(causes, loop.time() - began)
+                if self._phases is not None:
+                    self._phases.timed(timer.seconds)
                 if not {Trigger.REGISTRATION, Trigger.SOCKET, Trigger.PLUGIN}.isdisjoint(causes):
                     for delay in self._timing.settling:
                         loop.call_later(delay, self.trigger, Trigger.SETTLING)
@@ -166,16 +196,18 @@ class Refresher:
             self._wake.clear()
         self._pending[cause] = None
 
-    async def _refresh(self, causes: tuple[Trigger, ...], worker: ThreadPoolExecutor) -> None:
+    async def _refresh(
+        self, causes: tuple[Trigger, ...], worker: ThreadPoolExecutor, timer: _PhaseTimer
+    ) -> None:
         full = self._needs_full or not _LIST_ONLY.issuperset(causes)
         self._needs_full = True
         try:
             if self._reset:
                 self._reset = False
                 await self._kubelet.reset()
-            if not await self._call(worker, allocatable=full):
+            if not await self._call(worker, timer, allocatable=full):
                 await self._space()
-                full = await self._call(worker, allocatable=True)
+                full = await self._call(worker, timer, allocatable=True)
             self._needs_full = False
         except KubeletError as error:
             if error.code == grpc.StatusCode.UNAVAILABLE.name:
@@ -187,12 +219,13 @@ class Refresher:
         if full:
             self._full_at = asyncio.get_running_loop().time()
 
-    async def _call(self, worker: ThreadPoolExecutor, *, allocatable: bool) -> bool:
+    async def _call(self, worker: ThreadPoolExecutor, timer: _PhaseTimer, *, allocatable: bool) -> bool:
         """Call the kubelet, process the answer and publish it. False if GetAllocatableResources is needed."""
         loop = asyncio.get_running_loop()
         asked = loop.time()
         self._pacer.listed(asked)
-        raw = await self._kubelet.fetch_raw(allocatable=allocatable)
+        with timer.phase(Phase.KUBELET):
+            raw = await self._kubelet.fetch_raw(allocatable=allocatable)
         poll = Poll(asked, loop.time())
         self._check_socket_age(raw, poll)
         process = partial(
@@ -204,7 +237,8 @@ class Refresher:
             advertised=self._plugins.advertised,
             restarted_at=self._restarted_at,
         )
-        update = await loop.run_in_executor(worker, process)
+        with timer.phase(Phase.MAPPING):
+            update = await loop.run_in_executor(worker, process)
         if update is None:
             return False
         if asked >= self._restarted_at and not update.snapshot.unconfirmed:
@@ -212,7 +246,10 @@ class Refresher:
         # Together with the state that it dates: an age must not be measured by two clocks.
         self._clock.sync()
         self._poll = poll
-        self._succeed(raw, update, self._clock.now() - (loop.time() - asked))
+        state = self._succeeded(raw, update, self._clock.now() - (loop.time() - asked))
+        with timer.phase(Phase.RENDERING):
+            state = await loop.run_in_executor(worker, self._prepared, state)
+        self._publish(state, update)
         return True
 
     def _check_socket_age(self, raw: Raw, poll: Poll) -> None:
@@ -234,13 +271,15 @@ class Refresher:
         try:
             update = await loop.run_in_executor(worker, read)
             if update is not None:
-                self._publish(_with_update(self._states.state, update, self._clock.now()), update)
+                state = _with_update(self._states.state, update, self._clock.now())
+                self._publish(await loop.run_in_executor(worker, self._prepared, state), update)
                 for observer in self._observers:
                     observer.reread()
         except Exception as error:  # noqa: BLE001 -- the mapping stays; the next refresh reads everything again
             _log.error("the last answer cannot be read again", error=f"{type(error).__name__}: {error}")
 
-    def _succeed(self, raw: Raw, update: Update, asked_at: float) -> None:
+    def _succeeded(self, raw: Raw, update: Update, asked_at: float) -> State:
+        """The state after a good answer."""
         self._pacer.succeeded(unconfirmed=bool(update.snapshot.unconfirmed))
         self._failing.recovered()
         self._stale.recovered()
@@ -251,7 +290,20 @@ class Refresher:
         problems = self._check_allocatable(raw, update)
         self._notes = (*raw.notes, *update.notes, *problems, *self._check_pods(update.snapshot))
         state = _with_update(state, update, asked_at)
-        self._publish(replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version), update)
+        return replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version)
+
+    def _prepared(self, state: State) -> State:
+        """`state` with its notes, when everything that readers need of it is made. Runs in the worker."""
+        further = () if self._note_source is None else self._note_source.notes(state)
+        state = replace(state, notes=(*self._notes, *further))
+        try:
+            for preparer in self._preparers:
+                preparer.prepare(state)
+        except Exception as error:  # noqa: BLE001 -- the mapping is right without it
+            self._unprepared.failed(f"{type(error).__name__}: {error}", level="error")
+        else:
+            self._unprepared.recovered()
+        return state
 
     def _check_allocatable(self, raw: Raw, update: Update) -> tuple[str, ...]:
         """Count and log a failure of GetAllocatableResources, or its end. Returns notes."""
@@ -284,8 +336,6 @@ class Refresher:
         return "debug" if 0 < self._pacer.refusals <= _USUAL_REFUSALS else "warn"
 
     def _publish(self, state: State, update: Update) -> None:
-        further = () if self._note_source is None else self._note_source.notes(state)
-        state = replace(state, notes=(*self._notes, *further))
         self._states.publish(state)
         self._pods.polled(state, self._poll)
         if update.changes is not None:

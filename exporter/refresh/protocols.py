@@ -4,7 +4,7 @@ Pod identities and plugin reports are collected beside the loop, each at its own
 there and never waits for them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -35,6 +35,19 @@ class Trigger(Enum):
     SETTLING = "settling"
     """A moment after a registration."""
     RETRY = "retry"
+
+
+class Phase(Enum):
+    """Where a refresh spends its time. The phases follow one another without a gap."""
+
+    KUBELET = "kubelet"
+    """The kubelet answers, once or twice; with the pause between two calls."""
+    MAPPING = "mapping"
+    """The answer becomes a mapping."""
+    RENDERING = "rendering"
+    """The preparers make what readers need."""
+    PUBLISHING = "publishing"
+    """The event loop publishes the state, and the observers follow it."""
 
 
 class RefreshRequests(Protocol):
@@ -91,6 +104,22 @@ class Observer(Protocol):
         ...
 
 
+class PhaseObserver(Protocol):
+    """Follows where refreshes spend their time."""
+
+    def timed(self, seconds: Mapping[Phase, float], /) -> None:
+        """A refresh ended, observers included, after the sum of these `seconds`."""
+        ...
+
+
+class Preparer(Protocol):
+    """Makes what readers need of a state before they see the state."""
+
+    def prepare(self, state: State, /) -> None:
+        """`state` is about to be published. Called in the refresh loop's thread, not in the event loop's."""
+        ...
+
+
 class PodSource(Protocol):
     """Pod identities."""
 
@@ -138,5 +167,5 @@ class NoteSource(Protocol):
     """Notes about a state, shown with those about the kubelet."""
 
     def notes(self, state: State) -> tuple[str, ...]:
-        """The notes about `state`."""
+        """The notes about `state`. Called in the refresh loop's thread."""
         ...

@@ -1,22 +1,17 @@
 """The plugin's metric families, made from the status of each resource at a scrape.
 
-Families with a series for each device are rendered once for each change of a list, and kept.
+The series of devices are kept in blocks, and written again where their list changed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
-
-from prometheus_client import Metric
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
 
 from plugin.devices.inventory import ListEntry
 from plugin.serving.status import ResourceStatus
-from runtime.exposition import Body, Families, Format, assemble, render
+from runtime.blocks import BlockCache, block, gzipped, plain
+from runtime.exposition import END, Family, Format, counter, gauge, histogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +24,33 @@ class ConfigStatus:
     """Why the configuration was refused; empty where it was not."""
 
 
-def device_families(statuses: Sequence[ResourceStatus]) -> list[Metric]:
-    """Families of each device, and the number of devices by health."""
-    devices = GaugeMetricFamily(
+def _device_counts(statuses: Sequence[ResourceStatus]) -> Family:
+    """The number of devices by health."""
+    devices = gauge(
         "devicelens_plugin_devices",
         "Devices that the plugin advertises, by health. [ALPHA]",
-        labels=["resource", "health"],
-    )
-    healthy = GaugeMetricFamily(
-        "devicelens_plugin_device_healthy",
-        "1 for a device that is advertised as healthy, 0 otherwise; the reason says why not. [ALPHA]",
-        labels=["resource", "device", "reason"],
+        ["resource", "health"],
     )
     for status in statuses:
-        well = sum(entry.known.healthy for entry in status.advertised)
-        devices.add_metric([status.name, "Healthy"], well)
-        devices.add_metric([status.name, "Unhealthy"], len(status.advertised) - well)
-        for entry in status.advertised:
-            healthy.add_metric([status.name, entry.id, entry.known.reason], int(entry.known.healthy))
-    return [devices, healthy]
+        well = sum([entry.known.healthy for entry in status.advertised])
+        devices.add([status.name, "Healthy"], well)
+        devices.add([status.name, "Unhealthy"], len(status.advertised) - well)
+    return devices
+
+
+def _device_health() -> Family:
+    return gauge(
+        "devicelens_plugin_device_healthy",
+        "1 for a device that is advertised as healthy, 0 otherwise; the reason says why not. [ALPHA]",
+        ["resource", "device", "reason"],
+    )
+
+
+def _health_lines(resource: str, entries: Sequence[ListEntry]) -> bytes:
+    family = _device_health()
+    for entry in entries:
+        family.add([resource, entry.id, entry.known.reason], int(entry.known.healthy))
+    return family.lines().encode()
 
 
 _COUNTERS: Final = {
@@ -64,45 +67,43 @@ _COUNTERS: Final = {
 """HELP of the counters by the field of ResourceCounters that has the same name."""
 
 
-def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -> list[Metric]:
+def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -> list[Family]:
     """Families of each resource and of the process."""
-    registered = GaugeMetricFamily(
+    registered = gauge(
         "devicelens_plugin_registered",
         "1 while the kubelet has the resource registered. [ALPHA]",
-        labels=["resource"],
+        ["resource"],
     )
-    streams = GaugeMetricFamily(
-        "devicelens_plugin_streams", "ListAndWatch streams that are open. [ALPHA]", labels=["resource"]
-    )
+    streams = gauge("devicelens_plugin_streams", "ListAndWatch streams that are open. [ALPHA]", ["resource"])
     for status in statuses:
-        registered.add_metric([status.name], int(status.registered))
-        streams.add_metric([status.name], status.streams)
-    counters: list[Metric] = []
+        registered.add([status.name], int(status.registered))
+        streams.add([status.name], status.streams)
+    counters: list[Family] = []
     for name, text in _COUNTERS.items():
-        counter = CounterMetricFamily(f"devicelens_plugin_{name}", f"{text} [ALPHA]", labels=["resource"])
+        family = counter(f"devicelens_plugin_{name}", f"{text} [ALPHA]", ["resource"])
         for status in statuses:
-            counter.add_metric([status.name], getattr(status.counters, name))
-        counters.append(counter)
-    transitions = CounterMetricFamily(
+            family.add([status.name], getattr(status.counters, name))
+        counters.append(family)
+    transitions = counter(
         "devicelens_plugin_health_transitions",
         "Changes of a device's health, by what it changed to. [ALPHA]",
-        labels=["resource", "to"],
+        ["resource", "to"],
     )
-    durations = HistogramMetricFamily(
+    durations = histogram(
         "devicelens_plugin_allocation_duration_seconds",
         "How long Allocate took, in seconds. [ALPHA]",
-        labels=["resource"],
+        ["resource"],
     )
     for status in statuses:
         for to in ("healthy", "unhealthy"):
-            transitions.add_metric([status.name, to], status.counters.transitions[to])
+            transitions.add([status.name, to], status.counters.transitions[to])
         status.counters.allocation_seconds.add_to(durations, [status.name])
-    successful = GaugeMetricFamily(
+    successful = gauge(
         "devicelens_plugin_config_last_reload_successful",
         "1 if the last reload of the configuration succeeded, 0 if it was refused. [ALPHA]",
         value=int(config.successful),
     )
-    succeeded = GaugeMetricFamily(
+    succeeded = gauge(
         "devicelens_plugin_config_last_reload_success_timestamp_seconds",
         "Unix time of the last successful reload of the configuration, in seconds. [ALPHA]",
         value=config.succeeded_at,
@@ -110,14 +111,12 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
     return [registered, streams, *counters, transitions, durations, successful, succeeded]
 
 
-_Shown = tuple[str, tuple[ListEntry, ...]]
-
-
 class Exposition:
-    """Renders the answer to a scrape. Not thread-safe."""
+    """Writes the answer to a scrape. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: dict[Format, tuple[list[_Shown], Body]] = {}
+        self._health: dict[str, BlockCache[ListEntry]] = {}
+        """The series of devices, by resource."""
 
     def document(
         self,
@@ -126,20 +125,17 @@ class Exposition:
         form: Format,
         *,
         compress: bool,
-        further: Sequence[Metric] = (),
+        further: Sequence[Family] = (),
     ) -> bytes:
         """The whole document, with `further` families of the process."""
-        shown = [(status.name, status.advertised) for status in statuses]
-        kept = self._kept.get(form)
-        if kept is None or not _same(kept[0], shown):
-            kept = shown, render(device_families(statuses), form)
-            self._kept[form] = kept
-        families = Families([*process_families(statuses, config), *further])
-        return assemble(kept[1], families, form, compress=compress)
-
-
-def _same(before: Sequence[_Shown], now: Sequence[_Shown]) -> bool:
-    """Whether the lists are the same objects: an inventory makes a new one at each change."""
-    return len(before) == len(now) and all(
-        old[0] == new[0] and old[1] is new[1] for old, new in zip(before, now, strict=True)
-    )
+        families = [*process_families(statuses, config), *further]
+        self._health = {
+            status.name: self._health.get(status.name) or BlockCache(partial(_health_lines, status.name))
+            for status in statuses
+        }
+        blocks = [block(f"{_device_counts(statuses).text()}{_device_health().head()}".encode())]
+        for status in statuses:
+            blocks += self._health[status.name].of([("", status.advertised)])
+        text = "".join([family.text(form) for family in families])
+        blocks += (block(text.encode()), END[form])
+        return gzipped(blocks) if compress else plain(blocks)

@@ -8,11 +8,10 @@ from typing import Protocol
 
 import msgspec
 from aiohttp import web
-from prometheus_client.registry import Collector
 
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceStatus
-from runtime.exposition import accepts_gzip, negotiate
+from runtime.exposition import Collector, accepts_gzip, negotiate
 from runtime.http.app import application, json_response
 from runtime.text import visible
 
@@ -155,7 +154,7 @@ async def _metrics(request: web.Request) -> web.Response:
             site.config(),
             form,
             compress=compress,
-            further=() if site.web is None else tuple(site.web.collect()),
+            further=() if site.web is None else tuple(site.web.families()),
         )
     headers = {"Content-Type": form.value, "Vary": "Accept, Accept-Encoding"}
     if compress:

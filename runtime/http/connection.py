@@ -17,9 +17,8 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import LineTooLong
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from runtime.exposition import Family, counter, gauge
 from runtime.http.access import AccessPolicy
 from runtime.log import Episode, Log
 
@@ -99,7 +98,7 @@ class Traffic:
 
 
 class WebFamilies:
-    """A collector of the server's Prometheus families, whose names begin with `prefix`."""
+    """The server's metric families, whose names begin with `prefix`."""
 
     def __init__(
         self, prefix: str, traffic: Traffic, config_refused: Callable[[], bool] = lambda: False
@@ -110,13 +109,13 @@ class WebFamilies:
         self._config_refused = config_refused
 
     def condition(self) -> object:
-        """All that the families depend on, to be compared."""
+        """All that the families depend on."""
         traffic = self._traffic
         return (traffic.connections, dict(traffic.ended), dict(traffic.refused), self._config_refused())
 
-    def collect(self) -> Iterable[Metric]:
-        """The families."""
-        yield GaugeMetricFamily(
+    def families(self) -> Iterable[Family]:
+        """The families at this moment."""
+        yield gauge(
             f"{self._prefix}_web_connections",
             "Open connections of clients. [ALPHA]",
             value=self._traffic.connections,
@@ -130,11 +129,11 @@ class WebFamilies:
             ),
             ("requests_refused", "Requests without access, by reason.", REFUSED, self._traffic.refused),
         ):
-            family = CounterMetricFamily(f"{self._prefix}_web_{name}", f"{text} [ALPHA]", labels=["reason"])
+            family = counter(f"{self._prefix}_web_{name}", f"{text} [ALPHA]", ["reason"])
             for reason in reasons:
-                family.add_metric([reason], counts[reason])
+                family.add([reason], counts[reason])
             yield family
-        yield GaugeMetricFamily(
+        yield gauge(
             f"{self._prefix}_web_config_last_reload_successful",
             "0 if the web configuration was refused when it was last read and the previous one stays in "
             "force, else 1. [ALPHA]",

@@ -74,7 +74,7 @@ def test_numbers_are_those_of_the_code() -> None:
 
 
 def test_families_reasons_and_flags_are_those_of_the_code() -> None:
-    for family in WebFamilies("devicelens", Traffic()).collect():
+    for family in WebFamilies("devicelens", Traffic()).families():
         assert f"`{family.name}" in TEXT
     for reason in (*ENDED, *REFUSED):
         assert f"`{reason}`" in TEXT

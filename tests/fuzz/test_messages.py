@@ -19,8 +19,8 @@ from exporter.mapping.identity import EMPTY_VIEW, PodRegistry, Poll
 from exporter.mapping.model import Snapshot
 from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import Moment, State
-from exporter.metrics.devices import DeviceLines, plan_series
-from exporter.metrics.families import of_snapshot
+from exporter.metrics.families import MappingFamilies
+from exporter.metrics.series_limit import plan_series
 from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import LabelFilter, PodGone, PodSeen, UnreadableEvent
 from exporter.refresh.pipeline import SnapshotPipeline
@@ -35,7 +35,7 @@ from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2 as pods_pb2
 from kubelet.podresources import UNDECODABLE, KubeletError, Raw
-from runtime.exposition import Format, render
+from runtime.blocks import plain
 from runtime.patterns import compiled
 
 COUNT = int(os.environ.get("DEVICELENS_FUZZ", "1500"))
@@ -78,13 +78,13 @@ class _Exporter:
 
     def __init__(self) -> None:
         self.pipeline = SnapshotPipeline(SnapshotBuilder({0: 0, 1: 1}), keep_allocatable=60.0)
-        self.lines = DeviceLines("n")
+        self.families = MappingFamilies("n")
         self.last = Snapshot()
         self.at = 1_800_000_000.0
         self.generation = 0
         self.began = self.ended = self.first = 0
 
-    def read(self, listed: bytes, allocatable: bytes | None, *, asked: bool, form: Format) -> str:
+    def read(self, listed: bytes, allocatable: bytes | None, *, asked: bool) -> str:
         """One answer, checked; what came of it."""
         self.at += 1.0
         raw = Raw(listed, allocatable, asked, "v1")
@@ -124,8 +124,7 @@ class _Exporter:
         assert self.first + self.began - self.ended == len(held) + len(claims)
         assert set(news.since) == holdings(snapshot)
         state = State(self.generation, snapshot, self.at, self.at, news.since, news.pods, news.anomalies)
-        families = of_snapshot(state, "n", self.lines, plan_series(state, 100_000))
-        named = _named(render(families, form).text.decode())
+        named = _named(plain(self.families.of(state, plan_series(state, 100_000))).decode())
         assert sorted(named) == sorted(truth)
         if not int(self.at) % _PAGE:
             moment = Moment(state, "n", self.at, 60.0)
@@ -185,10 +184,9 @@ def test_no_answer_ends_or_deceives_what_reads_it() -> None:
             offered = mutation.mutated(offered[: 1 << 13], [made.allocatable().SerializeToString()], order)
         asked = order.random() < 0.8
         served = offered if asked and order.random() < 0.95 else None
-        form = order.choice(tuple(Format))
         began = time.thread_time()
         try:
-            seen[exporter.read(listed, served, asked=asked, form=form)] += 1
+            seen[exporter.read(listed, served, asked=asked)] += 1
         except Exception as error:
             error.add_note(f"message {number} of seed {SEED}: {listed!r}, {served!r}, asked={asked}")
             raise

@@ -21,8 +21,8 @@ from exporter.mapping.identity import PodIdentity, PodView, Workload
 from exporter.mapping.model import Doubt, PluginReport, Snapshot, merge_reports
 from exporter.mapping.state import StateStore
 from exporter.metrics.exporter import Metrics
-from exporter.metrics.families import HistoryFamilies
-from exporter.refresh.protocols import NoPods
+from exporter.metrics.process import HistoryFamilies
+from exporter.refresh.protocols import NoPods, Phase
 from harness import scene
 from plugin.devices.device import Device as PluginDevice
 from plugin.devices.inventory import ListEntry, TrackedDevice
@@ -69,9 +69,6 @@ def families(text: str) -> list[Family]:
 
 def _families(text: str) -> Iterator[Family]:
     for family in text_string_to_metric_families(text):
-        # The processes switch these off; prometheus_client has one switch for all of its users.
-        if family.name.endswith("_created"):
-            continue
         if not family.samples:
             raise ValueError(
                 f"the example has no sample of {family.name}: add one to harness.metrics_reference"
@@ -115,7 +112,7 @@ def exporter_text() -> str:
     metrics.register(WebFamilies("devicelens", Traffic()))
     change = diff(Snapshot(), snapshot)
     metrics.counters.changed(state, HoldingChanges(change, (Release(change.began[0], 1.0),), {}))
-    metrics.counters.refreshed((), 1.0)
+    metrics.counters.timed(dict.fromkeys(Phase, 1.0))
     try:
         return asyncio.run(metrics.document(Format.TEXT, compress=False)).decode()
     finally:
@@ -136,7 +133,7 @@ def plugin_text() -> str:
         counters=ResourceCounters(),
     )
     config = ConfigStatus(successful=True, succeeded_at=1.0)
-    further = tuple(WebFamilies("devicelens_plugin", Traffic()).collect())
+    further = tuple(WebFamilies("devicelens_plugin", Traffic()).families())
     document = Exposition().document([status], config, Format.TEXT, compress=False, further=further)
     return document.decode()
 

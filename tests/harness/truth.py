@@ -235,7 +235,7 @@ _SERIES = re.compile(r"^devicelens_device_owner_info\{(.*)\} 1(?:\.0)?$", re.MUL
 _UNCONFIRMED = re.compile(r"^devicelens_device_owner_unconfirmed\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _TAKEN = re.compile(r"^devicelens_last_refresh_success_timestamp_seconds (\S+)$", re.MULTILINE)
-_REFRESHES = re.compile(r"^devicelens_refresh_duration_seconds_count (\S+)$", re.MULTILINE)
+_REFRESHES = re.compile(r'^devicelens_refresh_duration_seconds_count\{phase="kubelet"\} (\S+)$', re.MULTILINE)
 _FAILED = re.compile(
     r'^devicelens_refresh_errors_total\{code="(?!UNSETTLED)\w+",method="List"\} (\S+)$', re.MULTILINE
 )

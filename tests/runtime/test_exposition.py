@@ -1,21 +1,37 @@
-"""runtime.exposition: who gets which format, and documents that every reader takes."""
+"""runtime.exposition: who gets which format, and families as prometheus_client writes them."""
 
-import gzip
-import zlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import generate_latest as plain_text
-from prometheus_client.openmetrics.exposition import generate_latest as plain_openmetrics
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest as library_text
+from prometheus_client.openmetrics.exposition import generate_latest as library_openmetrics
+from prometheus_client.utils import floatToGoString
 
-from runtime import exposition
-from runtime.exposition import EMPTY, Collector, Format, accepts_gzip, assemble, negotiate, render
+from runtime import blocks
+from runtime.blocks import Block, plain
+from runtime.exposition import (
+    END,
+    CollectorBlocks,
+    Family,
+    Format,
+    HistogramCounts,
+    ItemFamily,
+    Kind,
+    accepts_gzip,
+    counter,
+    gauge,
+    histogram,
+    negotiate,
+    number,
+)
 
-QUICK = settings(max_examples=30)
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 OM = "application/openmetrics-text"
 PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7"
@@ -88,85 +104,187 @@ def test_gzip_is_used_only_where_it_is_accepted(allowed: bool, headers: list[str
     assert [accepts_gzip(header) for header in headers] == [allowed] * len(headers)
 
 
+@dataclass(frozen=True)
 class Listed:
-    """Families as a collector."""
+    """Families for prometheus_client."""
 
-    def __init__(self, *families: Metric) -> None:
-        self._families = families
+    families: Sequence[Metric]
 
     def collect(self) -> Iterable[Metric]:
-        return self._families
+        return self.families
 
 
-def _gauge(name: str, *rows: Sequence[str], labels: Sequence[str] = ("node", "device")) -> Metric:
-    family = GaugeMetricFamily(name, "Help \\ with\nodd characters.", labels=labels)
-    for number, row in enumerate(rows):
-        family.add_metric(row, number + 0.5)
-    return family
-
-
-def _plain(form: Format, *collectors: Collector) -> bytes:
-    families = Listed(*(family for collector in collectors for family in collector.collect()))
+def _library(families: Sequence[Metric], form: Format) -> str:
     if form is Format.TEXT:
-        return plain_text(families)
-    document: bytes = plain_openmetrics(families)  # type: ignore[no-untyped-call]
-    return document
+        return library_text(Listed(families)).decode()
+    document: bytes = library_openmetrics(Listed(families))  # type: ignore[no-untyped-call]
+    return document.decode()
 
 
-def _own_metrics() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    Counter("dl_asked_total", "Asked.", ("code",), registry=registry).labels("OK").inc(3)
-    Histogram("dl_took_seconds", "Took.", registry=registry, buckets=(0.1, 1)).observe(0.5)
-    return registry
+def _own(families: Sequence[Family], form: Format) -> str:
+    return "".join([family.text(form) for family in families]) + plain([END[form]]).decode()
 
 
-_VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
+HELP = "Help \\ with\nodd characters. [ALPHA]"
+LABELS = st.lists(st.from_regex(r"\A[a-z_][a-z0-9_]{0,5}\Z"), max_size=4, unique=True)
+VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
     [
         *('"', "\\", "\n", '\\"', "\\n", '",x="', "}", "} 1\n", "# EOF\n", "\r", "\x00", "\u2028", "", " "),
-        "é東\U0001f600",
+        *("%", "%s", "%%d", "é東\U0001f600"),
     ]
 )
-_ROWS = st.lists(st.tuples(_VALUES, _VALUES), max_size=6, unique=True)
+NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**63), 2**63) | st.booleans()
+
+
+@given(NUMBERS | st.sampled_from([math.nan, 999_999.0, 1e6, 1e7, 123456789.25, 1.7e9, 1e22, 1e-7, -1e9]))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_numbers_are_written_as_prometheus_client_writes_them(value: float) -> None:
+    number.cache_clear()  # 0.0 and -0.0 are one key
+    assert number(value) == floatToGoString(value)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("form", Format)
+@QUICK
+@given(labels=LABELS, data=st.data())
+def test_families_are_written_as_prometheus_client_writes_them(
+    form: Format, labels: list[str], data: st.DataObject
+) -> None:
+    rows = st.lists(
+        st.tuples(st.lists(VALUES, min_size=len(labels), max_size=len(labels)), NUMBERS), max_size=4
+    )
+    own: list[Family] = []
+    library: list[Metric] = []
+    for own_kind, library_kind in ((gauge, GaugeMetricFamily), (counter, CounterMetricFamily)):
+        name = f"dl_{own_kind.__name__}"
+        ours, theirs = own_kind(name, HELP, labels), library_kind(name, HELP, labels=labels)
+        for values, value in data.draw(rows):
+            ours.add(values, value)
+            theirs.add_metric(values, value)
+        own.append(ours)
+        library.append(theirs)
+    assert _own(own, form) == _library(library, form)
+
+
+@pytest.mark.parametrize("form", Format)
+@QUICK
+@given(
+    labels=LABELS.map(lambda names: [name for name in names if name != "le"]),
+    observed=st.lists(st.floats(0, 1e9), max_size=6),
+    data=st.data(),
+)
+def test_histograms_are_written_as_prometheus_client_writes_them(
+    form: Format, labels: list[str], observed: list[float], data: st.DataObject
+) -> None:
+    values = data.draw(st.lists(VALUES, min_size=len(labels), max_size=len(labels)))
+    bounds, counts = (0.0025, 1, 3600), HistogramCounts((0.0025, 1, 3600))
+    for value in observed:
+        counts.observe(value)
+    ours = histogram("dl_seconds", HELP, labels)
+    counts.add_to(ours, values)
+    theirs = HistogramMetricFamily("dl_seconds", HELP, labels=labels)
+    buckets = [
+        (floatToGoString(bound), sum(one <= bound for one in observed))  # type: ignore[no-untyped-call]
+        for bound in (*bounds, math.inf)
+    ]
+    total = 0.0
+    for value in observed:
+        total += value
+    theirs.add_metric(values, buckets, total)
+    assert _own([ours], form) == _library([theirs], form)
+    assert counts.count == len(observed)
 
 
 @QUICK
-@given(rows=_ROWS, form=st.sampled_from(Format), with_body=st.booleans())
-def test_an_assembled_document_is_the_one_rendered_whole(
-    rows: list[tuple[str, str]], form: Format, with_body: bool
+@given(LABELS, VALUES, VALUES, NUMBERS)
+def test_constant_labels_are_labels_of_every_sample(
+    labels: list[str], constant: str, value: str, sample: float
 ) -> None:
-    body, tail = Listed(_gauge("dl_body", *rows)), _own_metrics()
-    kept = render(list(body.collect()), form) if with_body else EMPTY
-    document = assemble(kept, tail, form, compress=False)
-    assert document == (_plain(form, body, tail) if with_body else _plain(form, tail))
-    assert document.endswith(b"# EOF\n") is (form is Format.OPENMETRICS)
-    # Compressed, it is one valid gzip member.
-    compressed = assemble(kept, tail, form, compress=True)
-    member = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    assert member.decompress(compressed) == document
-    assert member.eof
-    assert member.unused_data == b""
+    ours = Family(Kind.GAUGE, "dl_gauge", HELP, labels, {"node": constant})
+    theirs = GaugeMetricFamily("dl_gauge", HELP, labels=["node", *labels])
+    ours.add([value] * len(labels), sample)
+    theirs.add_metric([constant, *[value] * len(labels)], sample)
+    own = Metric("dl_gauge", HELP, "gauge")
+    own.samples = [*theirs.samples]
+    ours.add_labelled({"other": value}, 1)
+    own.add_sample("dl_gauge", {"node": constant, "other": value}, 1)
+    assert _own([ours], Format.TEXT) == _library([own], Format.TEXT)
 
 
-def test_a_large_body_is_compressed_once_and_to_a_tenth() -> None:
-    body = render([_gauge("dl_body", *(("node", f"GPU-{n:032x}") for n in range(4_000)))], Format.TEXT)
-    assert len(body.deflated) * 8 < len(body.text)
-    first = assemble(body, _own_metrics(), Format.TEXT, compress=True)
-    assert body.deflated in first
-    assert gzip.decompress(first).startswith(body.text)
+def test_a_gauge_is_the_same_in_both_formats() -> None:
+    family = gauge("dl_gauge", HELP, ["a"])
+    family.add(['"'], 1)
+    assert family.text(Format.TEXT) == family.text(Format.OPENMETRICS)
+    with pytest.raises(ValueError, match="double quotes"):
+        gauge("dl_gauge", 'a "quoted" word')
 
 
-def test_a_text_that_is_too_large_to_keep_is_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    family = GaugeMetricFamily("x", "Something.", labels=["a"])
-    for number in range(100):
-        family.add_metric([f"{number}"], number)
-    end = CollectorRegistry()
-    for form in Format:
-        whole = render([family], form)
-        monkeypatch.setattr(exposition, "LARGE", 100)
-        large = render([family], form)
-        monkeypatch.undo()
-        assert (whole.kept, large.kept) == (whole.text, None)
-        assert (large.text, large.crc, large.size) == (whole.text, whole.crc, len(whole.text))
-        document = assemble(whole, end, form, compress=False)
-        assert assemble(large, end, form, compress=False) == document
-        assert gzip.decompress(assemble(large, end, form, compress=True)) == document
+def test_a_sample_has_a_value_for_each_label() -> None:
+    with pytest.raises(ValueError, match="1 values for 2 labels"):
+        gauge("dl_gauge", HELP, ["a", "b"]).add(["x"], 1)
+
+
+@dataclass
+class Counting:
+    """A collector that counts how often it is asked."""
+
+    state: dict[str, int] = field(default_factory=dict[str, int])
+    asked: int = 0
+
+    def condition(self) -> object:
+        return dict(self.state)
+
+    def families(self) -> Iterable[Family]:
+        self.asked += 1
+        family = counter("dl_counted", "Counted.", ["what"])
+        for what, count in self.state.items():
+            family.add([what], count)
+        yield family
+
+
+def test_a_collector_is_asked_again_when_its_condition_changed() -> None:
+    collector = Counting({"a": 1})
+    kept = CollectorBlocks(collector)
+    first = {form: kept.of(form) for form in Format}
+    assert {form: kept.of(form) for form in Format} == first
+    assert collector.asked == 2
+    assert plain([first[Format.TEXT]]).startswith(b"# HELP dl_counted_total ")
+    assert plain([first[Format.OPENMETRICS]]).startswith(b"# HELP dl_counted ")
+    collector.state["a"] = 2
+    assert plain([kept.of(Format.TEXT)]).endswith(b'dl_counted_total{what="a"} 2.0\n')
+
+
+@QUICK
+@given(st.lists(st.dictionaries(st.integers(0, 400), st.integers(0, 3)), max_size=4))
+def test_kept_samples_of_items_equal_those_written_anew(steps: list[Mapping[int, int]]) -> None:
+    def new() -> Family:
+        return gauge("dl_item", "An item.", ["item"])
+
+    def add(family: Family, item: tuple[int, int]) -> None:
+        family.add([str(item[0])], item[1])
+
+    kept, known = ItemFamily(new, add), dict[tuple[int, int], tuple[int, int]]()
+    for step in steps:
+        items = [known.setdefault(item, item) for item in sorted(step.items())]
+        family = new()
+        for item in items:
+            add(family, item)
+        assert plain(kept.blocks([("", items)])).decode() == family.text()
+
+
+def test_only_text_that_changed_is_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compressed: list[bytes] = []
+
+    def block(text: bytes) -> Block:
+        compressed.append(text)
+        return blocks.EMPTY if not text else real(text)
+
+    real = blocks.block
+    monkeypatch.setattr(blocks, "block", block)
+    family = ItemFamily[list[str]](
+        lambda: gauge("dl_item", "An item.", ["item"]), lambda f, item: f.add(item, 1)
+    )
+    first = family.blocks([("", [["a"], ["b"]])])
+    # Other objects with the same text.
+    assert family.blocks([("", [["a"], ["b"]])])[1] is first[1]
+    family.blocks([("", [["a"], ["c"]])])
+    assert len(compressed) == 2

@@ -20,14 +20,14 @@ from exporter.mapping.model import (
     Snapshot,
 )
 from exporter.mapping.state import Moment, State
-from exporter.metrics.devices import DeviceLines, SeriesLimit
-from exporter.metrics.families import of_snapshot, of_stale
+from exporter.metrics.families import MappingFamilies, stale_mapping
+from exporter.metrics.series_limit import SeriesLimit
 from exporter.views import documents
 from harness import scene
 from harness.commands import devicelens, serving
 from harness.hostile import CORPUS
 from harness.mappings import NOW, SNAPSHOT, STATE
-from runtime.exposition import Format, render
+from runtime.blocks import plain
 
 OWN_POD = {"namespace": "obs", "pod": "exporter-x", "container": "exporter"}
 
@@ -59,11 +59,10 @@ def scrape(
 ) -> list[InstantSample]:
     """The samples of one exporter; `state` None: its mapping is stale."""
     if state is None:
-        families = of_stale(node)
+        blocks = stale_mapping(node)
     else:
-        limit = SeriesLimit(100_000)
-        families = of_snapshot(state, node, DeviceLines(node), limit.plan(state))
-    text = render(families, Format.TEXT).text.decode()
+        blocks = MappingFamilies(node).of(state, SeriesLimit(100_000).plan(state))
+    text = plain(blocks).decode()
     labels_of = {"instance": "10.0.0.1:10190", "job": "devicelens", **OWN_POD, **(target or {})}
     taken = success if success is not None else (state.taken_at if state is not None else None)
     own: list[tuple[str, dict[str, str], float]] = [

@@ -1,4 +1,4 @@
-"""exporter.metrics.devices: the lines of devices."""
+"""exporter.metrics.families: the families of devices."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +12,14 @@ from prometheus_client.openmetrics.exposition import generate_latest as plain_op
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from exporter.mapping.device_status import device_statuses
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.state import State
-from exporter.metrics import devices
-from exporter.metrics.devices import DeviceLines
-from runtime.exposition import Format, render
+from exporter.metrics.families import MappingFamilies
+from exporter.metrics.series_limit import SeriesPlan
+from runtime.blocks import plain
+from runtime.exposition import Format
 
 PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
     Format.TEXT: parse_text,
@@ -69,15 +71,15 @@ class Parsed:
         return self.families
 
 
-def _text(lines: DeviceLines, state: State, form: Format) -> str:
-    return render(lines.of(state), form).text.decode()
+def _text(families: MappingFamilies, state: State) -> str:
+    return plain(families.of(state, SeriesPlan(0, {}))).decode()
 
 
 @pytest.mark.parametrize("form", Format)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(state=states(), node=HOSTILE)
-def test_lines_equal_those_of_prometheus_client(form: Format, state: State, node: str) -> None:
-    text = _text(DeviceLines(node), state, form)
+def test_mapping_equals_that_of_prometheus_client(form: Format, state: State, node: str) -> None:
+    text = _text(MappingFamilies(node), state)
     end = "# EOF\n" if form is Format.OPENMETRICS else ""
     families = list(PARSERS[form](text + end))
     assert WRITERS[form](Parsed(families)).decode() == text + end
@@ -115,8 +117,8 @@ def _shown(state: State) -> list[HeldSince]:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(data=st.data(), pool=st.lists(DEVICES, min_size=1, max_size=8, unique_by=lambda device: device.key))
-def test_kept_lines_equal_newly_written_ones(data: st.DataObject, pool: list[Device]) -> None:
-    kept = DeviceLines("n")
+def test_kept_blocks_of_devices_equal_newly_written_ones(data: st.DataObject, pool: list[Device]) -> None:
+    kept, last = MappingFamilies("n"), None
     pool.sort(key=lambda device: device.key)
     for _ in range(4):
         chosen = data.draw(st.sets(st.sampled_from(range(len(pool)))))
@@ -125,17 +127,7 @@ def test_kept_lines_equal_newly_written_ones(data: st.DataObject, pool: list[Dev
         times = data.draw(st.lists(st.sampled_from([1.0, 2.5]), min_size=3, max_size=3))
         devices = [pool[index] for index in sorted(chosen)]
         state = _state(devices, lambda holding, times=times: times[len(holding.holder.pod) % 3])  # type: ignore[misc] # bound
-        for form in Format:
-            assert _text(kept, state, form) == _text(DeviceLines("n"), state, form)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(state=states())
-def test_lines_of_too_many_devices_are_streamed(state: State) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        expected = {form: _text(DeviceLines("n"), state, form) for form in Format}
-        patched.setattr(devices, "_KEPT", -1)
-        patched.setattr(devices, "_TURN", 2)
-        lines = DeviceLines("n")
-        for _ in range(2):
-            assert {form: _text(lines, state, form) for form in Format} == expected
+        parts = (state.snapshot, state.since, state.pods, state.advertised)
+        statuses = device_statuses(*parts, last, restored=True)
+        last = statuses
+        assert _text(kept, replace(state, statuses=statuses)) == _text(MappingFamilies("n"), state)

@@ -1,4 +1,4 @@
-"""exporter.metrics.families: pods and history."""
+"""exporter.metrics.families and process: pods, unconfirmed holders, history."""
 
 import re
 from dataclasses import replace
@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.history.archive import HistoryStatus
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import Doubt, Holder
+from exporter.mapping.model import Container, Doubt, Holder, Snapshot
 from exporter.mapping.state import State
-from exporter.metrics.devices import SeriesPlan
-from exporter.metrics.families import HistoryFamilies, label_names, owner_unconfirmed, pod_info, pod_labels
+from exporter.metrics.families import MappingFamilies, label_names
+from exporter.metrics.process import HistoryFamilies
+from exporter.metrics.series_limit import SeriesPlan
 from harness import scene
-from runtime.exposition import EMPTY, Format, assemble
+from runtime.blocks import Block, plain
+from runtime.exposition import Format
 
 ALL = SeriesPlan(0, {})
 PROMETHEUS = re.compile(r"label_[a-zA-Z0-9_]*")
@@ -55,38 +58,77 @@ def test_no_two_labels_have_the_same_name_and_prometheus_takes_each(names: list[
     assert all(PROMETHEUS.fullmatch(label) for label in found.values())
 
 
+def _samples(state: State, name: str) -> list[dict[str, str]]:
+    """The labels of the samples of devicelens_NAME."""
+    text = plain(MappingFamilies("node").of(state, ALL)).decode()
+    return [
+        dict(sample.labels)
+        for family in parse_text(text)
+        for sample in family.samples
+        if sample.name == f"devicelens_{name}"
+    ]
+
+
 def test_pods_without_labels_have_no_series_of_labels() -> None:
     bare = PodIdentity("n", "bare", "uid-1", workload=Workload("Pod", "bare"))
     labelled = PodIdentity("n", "labelled", "uid-2", labels=(("team", "ml"),))
     state = State(pods={bare.key: bare, labelled.key: labelled})
-    assert [sample.labels["pod"] for sample in pod_labels(state, "node").samples] == ["labelled"]
-    assert [sample.labels["pod"] for sample in pod_info(state, "node").samples] == ["bare", "labelled"]
-    assert pod_labels(State(), "node").samples == []
+    assert [labels["pod"] for labels in _samples(state, "pod_labels")] == ["labelled"]
+    assert [labels["pod"] for labels in _samples(state, "pod_info")] == ["bare", "labelled"]
+    assert _samples(State(), "pod_labels") == []
 
 
 def test_holder_has_a_series_while_it_is_unconfirmed() -> None:
     missing, listed = Holder("n", "p", "c", "uid-1"), Holder("n", "q", "c")
     snapshot = scene.snapshot(scene.device("a", missing), scene.device("b", listed), scene.device("c"))
     doubt = Doubt("the kubelet may not list all pods yet", 0.0, 10.0)
-    found = owner_unconfirmed(State(snapshot=replace(snapshot, unconfirmed={("n", "p"): doubt})), "node", ALL)
-    assert [(sample.labels, sample.value) for sample in found.samples] == [
-        (
-            {
-                "node": "node",
-                "resource": scene.GPU,
-                "device": "a",
-                "namespace": "n",
-                "pod": "p",
-                "container": "c",
-            },
-            1,
-        )
+    state = State(snapshot=replace(snapshot, unconfirmed={("n", "p"): doubt}))
+    holder = {"namespace": "n", "pod": "p", "container": "c"}
+    assert _samples(state, "device_owner_unconfirmed") == [
+        {"node": "node", "resource": scene.GPU, "device": "a", **holder}
     ]
-    assert owner_unconfirmed(State(snapshot=snapshot), "node", ALL).samples == []
+    assert _samples(State(snapshot=snapshot), "device_owner_unconfirmed") == []
+
+
+PODS = tuple(f"pod-{number}" for number in range(200))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_kept_blocks_of_pods_equal_newly_written_ones(data: st.DataObject) -> None:
+    """As pods come, go and change, whichever pods a block begins with."""
+    kept = MappingFamilies("n")
+    pods = {name: PodIdentity("ns", name, f"uid-{name}", labels=(("a.b", name),)) for name in PODS}
+    for step in range(3):
+        present = sorted(set(PODS) - data.draw(st.sets(st.sampled_from(PODS), max_size=3)))
+        for name in data.draw(st.sets(st.sampled_from(PODS), max_size=2)):
+            pods[name] = replace(pods[name], phase=str(step))
+        containers = tuple(
+            Container(Holder("ns", name, container), {"r/a": len(name)}, numa_nodes=(0,))
+            for name in present
+            for container in ("a", "b")
+        )
+        identities = {pods[name].key: pods[name] for name in present}
+        state = State(snapshot=Snapshot(containers=containers), pods=identities)
+        assert plain(kept.of(state, ALL)) == plain(MappingFamilies("n").of(state, ALL))
+
+
+def test_a_pod_that_comes_moves_few_blocks() -> None:
+    families, pods = MappingFamilies("n"), [PodIdentity("ns", name, "uid") for name in PODS]
+
+    def blocks(found: list[PodIdentity]) -> list[Block]:
+        return families.of(State(pods={pod.key: pod for pod in found}), ALL)
+
+    before = blocks(pods)
+    after = blocks([pods[0], PodIdentity("ns", "pod-0000", "uid"), *pods[1:]])
+    assert len(after) > 20
+    # Its own, and no more than one that it divides.
+    assert len({id(block) for block in after} - {id(block) for block in before}) <= 3
 
 
 def _values(condition: HistoryStatus) -> dict[str, float]:
-    text = assemble(EMPTY, HistoryFamilies(lambda: condition), Format.OPENMETRICS, compress=False).decode()
+    families = HistoryFamilies(lambda: condition).families()
+    text = "".join([family.text(Format.OPENMETRICS) for family in families]) + "# EOF\n"
     found = list(parse(text))  # type: ignore[no-untyped-call] # prometheus_client leaves it so
     assert all(family.documentation.endswith("[ALPHA]") for family in found)
     return {sample.name: sample.value for family in found for sample in family.samples}

@@ -1,15 +1,14 @@
-"""exporter.metrics.exporter and families: the exposition of a mapping, and the exporter's own families."""
+"""exporter.metrics.exporter: the exposition of a mapping, and the exporter's own families."""
 
 import asyncio
 import gzip
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import prometheus_client
 import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -30,12 +29,16 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.state import Failure, State, StateStore
 from exporter.metrics import exporter as metrics_module
+from exporter.metrics import process
 from exporter.metrics.exporter import Metrics
-from exporter.refresh.protocols import Trigger
+from exporter.metrics.families import MappingFamilies
+from exporter.metrics.series_limit import SeriesPlan
+from exporter.refresh.protocols import Phase, Trigger
 from harness import scene
 from harness.scene import device
 from harness.tools import required
-from runtime.exposition import Body, Format, render
+from runtime.blocks import Block
+from runtime.exposition import Format
 
 STALE_AFTER = 60.0
 
@@ -90,21 +93,13 @@ PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _without_created_series() -> Iterator[None]:
-    """As the exporter runs."""
-    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it so
-    yield
-    prometheus_client.enable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it so
-
-
 @dataclass
 class Exposed:
-    """Metrics over a store and a clock that the test controls; `renderings` counts mappings by format."""
+    """Metrics over a store and a clock that the test controls; `written` are the mappings written."""
 
     states: StateStore = field(default_factory=StateStore)
     now: float = 1_700_000_100.0
-    renderings: list[Format] = field(default_factory=list[Format])
+    written: list[State] = field(default_factory=list[State])
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(
@@ -114,19 +109,21 @@ class Exposed:
     async def text(self, form: Format = Format.TEXT) -> str:
         return (await self.metrics.document(form, compress=False)).decode()
 
-    def publish(self, snapshot: Snapshot = RICH, **changes: Any) -> None:
-        self.states.publish(_state(snapshot, **changes))
+    def publish(self, snapshot: Snapshot = RICH, **changes: Any) -> State:
+        state = _state(snapshot, **changes)
+        self.states.publish(state)
+        return state
 
 
 @pytest.fixture
 def its(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exposed]:
-    found = Exposed()
+    found, real = Exposed(), MappingFamilies.of
 
-    def counted(*arguments: Any) -> Body:
-        found.renderings.append(arguments[1])
-        return render(*arguments)
+    def counted(families: MappingFamilies, state: State, plan: SeriesPlan) -> list[Block]:
+        found.written.append(state)
+        return real(families, state, plan)
 
-    monkeypatch.setattr(metrics_module, "render", counted)
+    monkeypatch.setattr(MappingFamilies, "of", counted)
     yield found
     found.metrics.close()
 
@@ -238,21 +235,57 @@ async def test_foreseeable_counters_begin_at_0(its: Exposed) -> None:
         assert _samples(text, family) == {("node-7", GPU): 0.0, ("node-7", NIC): 0.0}
 
 
-async def test_mapping_is_rendered_once_for_each_generation_and_format(its: Exposed) -> None:
-    its.publish()
+async def test_mapping_is_written_once_for_all_formats(its: Exposed) -> None:
+    state = its.publish()
     texts = await asyncio.gather(*(its.text() for _ in range(20)))
     assert set(texts) == {texts[0]}
     await its.metrics.document(Format.TEXT, compress=True)
-    assert its.renderings == [Format.TEXT]
     await its.text(Format.OPENMETRICS)
-    assert its.renderings == [Format.TEXT, Format.OPENMETRICS]
+    assert its.written == [state]
     # An unchanged answer changes the age only.
-    its.publish(taken_at=1_700_000_105.0)
+    its.states.publish(replace(state, taken_at=1_700_000_105.0))
     assert _samples(await its.text(), TAKEN) == {(): 1_700_000_105.0}
-    assert len(its.renderings) == 2
-    its.publish(Snapshot(devices=(FREE,)), generation=2)
+    assert its.written == [state]
+
+
+async def test_mapping_is_written_before_its_state_is_published(its: Exposed) -> None:
+    first, second = its.publish(), _state(Snapshot(devices=(FREE,)), generation=2, taken_at=its.now + 1)
+    # No scrape so far: none is expected.
+    its.metrics.prepare(first)
+    assert its.written == []
+    await its.text()
+    its.metrics.prepare(second)
+    assert its.written == [first, second]
+    # Nothing of the state that is not published yet.
+    text = await its.text()
+    assert ("trainer" in text, _samples(text, TAKEN)) == (True, {(): its.now})
+    its.states.publish(second)
+    text = await its.text()
+    assert ("trainer" in text, _samples(text, TAKEN)) == (False, {(): its.now + 1})
+    assert its.written == [first, second]
+
+
+async def test_prepared_mapping_that_is_not_published_is_never_shown(its: Exposed) -> None:
+    first = its.publish()
+    await its.text()
+    its.metrics.prepare(_state(Snapshot(devices=(FREE,)), generation=2))
+    # A preparer or the loop failed; the next answer is another state of the same generation.
+    second = replace(first, snapshot=scene.snapshot(device("GPU-9", SIDE, resource=GPU)), generation=2)
+    its.states.publish(second)
+    text = await its.text()
+    assert "GPU-9" in text
+    assert "GPU-3" not in text
+
+
+async def test_what_no_one_asks_for_is_not_written(its: Exposed, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = its.publish()
+    await its.text()
+    monkeypatch.setattr(metrics_module, "EXPECTED_WITHIN", 0.0)
+    second = its.publish(Snapshot(devices=(FREE,)), generation=2)
+    its.metrics.prepare(second)
+    assert its.written == [first]
     assert "trainer" not in await its.text()
-    assert len(its.renderings) == 3
+    assert its.written == [first, second]
 
 
 async def test_cancelled_scrape_does_not_block_the_next(its: Exposed) -> None:
@@ -265,20 +298,35 @@ async def test_cancelled_scrape_does_not_block_the_next(its: Exposed) -> None:
         assert (await its.text()).startswith(EXPECTED)
 
 
-async def test_change_during_rendering_shows_in_the_next_scrape(
+async def test_change_while_the_mapping_is_written_shows_whole(
     its: Exposed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     its.publish()
+    real = MappingFamilies.of
 
-    def overtaken(*arguments: Any) -> Body:
+    def overtaken(families: MappingFamilies, state: State, plan: SeriesPlan) -> list[Block]:
+        monkeypatch.setattr(MappingFamilies, "of", real)
         its.publish(Snapshot(devices=(FREE,)), generation=2, taken_at=its.now + 1)
-        return render(*arguments)
+        return real(families, state, plan)
 
-    monkeypatch.setattr(metrics_module, "render", overtaken)
-    for shown, taken in ((True, its.now), (False, its.now + 1)):
-        text = await its.text()
-        # The owners and the timestamp are of one state.
-        assert ("trainer" in text, _samples(text, TAKEN)) == (shown, {(): taken})
+    monkeypatch.setattr(MappingFamilies, "of", overtaken)
+    text = await its.text()
+    # The owners and the timestamp are of one state.
+    assert ("trainer" in text, _samples(text, TAKEN)) == (False, {(): its.now + 1})
+
+
+async def test_mapping_that_becomes_stale_while_it_is_written_is_not_shown(
+    its: Exposed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its.publish()
+    real = MappingFamilies.of
+
+    def slow(families: MappingFamilies, state: State, plan: SeriesPlan) -> list[Block]:
+        its.now += STALE_AFTER + 1
+        return real(families, state, plan)
+
+    monkeypatch.setattr(MappingFamilies, "of", slow)
+    assert (await its.text()).startswith(STALE)
 
 
 async def test_counters_count_allocations_releases_and_refreshes(its: Exposed) -> None:
@@ -291,6 +339,8 @@ async def test_counters_count_allocations_releases_and_refreshes(its: Exposed) -
         counters.changed(_state(snapshot), tracker.advance(snapshot, now))
     counters.refreshed([Trigger.START, Trigger.TIMER], 0.004)
     counters.refreshed([Trigger.TIMER], 20.0)
+    counters.timed(dict.fromkeys(Phase, 0.004))
+    counters.timed({**dict.fromkeys(Phase, 0.0), Phase.MAPPING: 20.0})
     counters.failed("List", "UNAVAILABLE")
     text = await its.text()
     assert _samples(text, "allocations_total") == {("node-7", GPU): 1.0}
@@ -303,7 +353,11 @@ async def test_counters_count_allocations_releases_and_refreshes(its: Exposed) -
     errors = _samples(text, "refresh_errors_total")
     assert {key: count for key, count in errors.items() if count} == {("UNAVAILABLE", "List"): 1.0}
     durations = _samples(text, "refresh_duration_seconds_bucket")
-    assert (durations["0.005",], durations["10.0",], durations["+Inf",]) == (1.0, 1.0, 2.0)
+    mapping = [durations[bound, "mapping"] for bound in ("0.0025", "0.005", "10.0", "+Inf")]
+    assert mapping == [0.0, 1.0, 1.0, 2.0]
+    # Every phase counts every refresh: together they are the whole of it.
+    assert _samples(text, "refresh_duration_seconds_count") == {(phase.value,): 2.0 for phase in Phase}
+    assert sum(_samples(text, "refresh_duration_seconds_sum").values()) == pytest.approx(20.016)
 
 
 def _complaints(promtool: str, document: bytes) -> tuple[int, bytes]:
@@ -330,7 +384,7 @@ async def test_promtool_accepts_the_exposition(its: Exposed) -> None:
 async def test_number_of_resources_with_counters_is_bounded(
     its: Exposed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_module, "MAX_RESOURCES", 5)
+    monkeypatch.setattr(process, "MAX_RESOURCES", 5)
     counters, tracker = its.metrics.counters, HoldingTracker()
 
     def change(now: float, *devices: Device) -> None:

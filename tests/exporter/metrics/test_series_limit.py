@@ -1,4 +1,4 @@
-"""exporter.metrics.devices: the limit on series."""
+"""exporter.metrics.series_limit: the limit on series."""
 
 import asyncio
 import re
@@ -14,8 +14,8 @@ from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Anomaly, Doubt, Holder
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import State, StateStore
-from exporter.metrics.devices import SeriesGroup, SeriesLimit, count_series, plan_series
 from exporter.metrics.exporter import Metrics
+from exporter.metrics.series_limit import SeriesGroup, SeriesLimit, count_series, plan_series
 from harness import scene
 from harness.answers import allocatables, listings
 from kubelet.pb.podresources.v1 import api_pb2

@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +25,7 @@ from exporter.mapping.state import Freshness, State, StateStore
 from exporter.refresh import pipeline, triggers
 from exporter.refresh.loop import Refresher
 from exporter.refresh.pipeline import SnapshotPipeline
-from exporter.refresh.protocols import Trigger
+from exporter.refresh.protocols import Phase, Trigger
 from exporter.refresh.triggers import RefreshTiming
 from harness import answers
 from kubelet.podresources import KubeletError, Raw
@@ -128,6 +128,7 @@ class Running:
     def __init__(self, kubelet: Kubelet, clock: Clock, timing: RefreshTiming, **sources: Any) -> None:
         self.kubelet, self.clock, self.states = kubelet, clock, StateStore()
         self.refreshes: list[tuple[Trigger, ...]] = []
+        self.seconds: list[float] = []
         self.failures: Counter[tuple[str, str]] = Counter()
         self.steps: list[tuple[State, HoldingChanges]] = []
         self.rereads = 0
@@ -140,7 +141,7 @@ class Running:
         self.rereads += 1
 
     def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
-        assert seconds >= 0
+        self.seconds.append(seconds)
         self.refreshes.append(tuple(triggers))
 
     def failed(self, method: str, code: str) -> None:
@@ -711,3 +712,77 @@ async def test_failing_reread_leaves_the_mapping_unchanged(
         loop.refresher.reconsider()
         await loop.until(lambda: "cannot be read again" in caplog.text)
         assert loop.state is good
+
+
+class Prepared:
+    """A Preparer, and the PhaseObserver."""
+
+    def __init__(self) -> None:
+        self.states: list[State] = []
+        self.threads: set[str] = set()
+        self.published: Callable[[], State] = State
+        self.error: Exception | None = None
+        self.phases: list[dict[Phase, float]] = []
+
+    def prepare(self, state: State) -> None:
+        assert self.published() is not state
+        self.threads.add(threading.current_thread().name)
+        self.states.append(state)
+        if self.error is not None:
+            raise self.error
+
+    def timed(self, seconds: Mapping[Phase, float]) -> None:
+        self.phases.append(dict(seconds))
+
+
+class Noted:
+    """A NoteSource."""
+
+    def notes(self, state: State) -> tuple[str, ...]:
+        return (f"{len(state.devices)} devices",)
+
+
+async def test_what_readers_need_is_made_in_the_worker_before_they_see_the_state() -> None:
+    pods, prepared = Pods(), Prepared()
+    async with running(pods=pods, preparers=[prepared], notes=Noted()) as loop:
+        prepared.published = lambda: loop.state
+        assert loop.state is prepared.states[-1]
+        assert loop.state.notes == ("2 devices",)
+        await loop.allocate(a="p", b="q")
+        assert loop.state is prepared.states[-1]
+        assert loop.owners == {"a": ["p"], "b": ["q"]}
+        pods.registry.see(POD, asyncio.get_running_loop().time())
+        pods.confirm()
+        loop.refresher.reconsider()
+        await loop.until(lambda: loop.rereads == 1)
+        assert loop.state is prepared.states[-1]
+    assert all(name.startswith("snapshot") for name in prepared.threads)
+
+
+async def test_a_preparer_that_fails_leaves_the_mapping_right(caplog: pytest.LogCaptureFixture) -> None:
+    prepared = Prepared()
+    async with running(preparers=[prepared]) as loop:
+        prepared.error = ValueError("odd")
+        await loop.allocate(b="q")
+        await loop.allocate(a="q")
+        assert (loop.owners, loop.error) == ({"a": ["q"], "b": []}, None)
+        assert caplog.text.count("answers cannot be prepared") == 1
+        prepared.error = None
+        await loop.allocate(b="q")
+        assert "answers cannot be prepared, each request makes its own: over" in caplog.text
+
+
+async def test_the_phases_of_a_refresh_are_the_whole_of_it() -> None:
+    prepared = Prepared()
+    async with running(preparers=[prepared], phases=prepared) as loop:
+        loop.kubelet.before = partial(asyncio.sleep, 0.01)
+        await loop.allocate(a="q")
+        loop.kubelet.error = UNAVAILABLE
+        await loop.trigger(Trigger.ALLOCATION)
+        seconds = loop.seconds
+    good, failed = prepared.phases[1:3]
+    assert good.keys() == failed.keys() == set(Phase)
+    assert min(good[Phase.KUBELET], failed[Phase.KUBELET]) >= 0.01
+    assert min(good.values()) > 0
+    assert (failed[Phase.MAPPING], failed[Phase.RENDERING]) == (0.0, 0.0)
+    assert all(sum(one.values()) >= took for one, took in zip((good, failed), seconds[1:], strict=False))
