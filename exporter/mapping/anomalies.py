@@ -48,8 +48,11 @@ def find(
                 found.append(_plugin_gone(resource, snapshot, advertised))
     found = [one for one in found if one.kind != "no_longer_offered" or one.resource not in gone]
     parts: list[Device] = []
-    held = [device for device in snapshot.devices if device.holders]
-    for device in [one for one in held if one.parent or not one.allocatable or len(one.holders) > 1]:
+    for device in [
+        one
+        for one in snapshot.devices
+        if one.holders and (one.parent or not one.allocatable or one.holders[1:])
+    ]:
         if not device.allocatable and device.key.resource not in gone:
             found.extend(_unhealthy_held(device, advertised))
         if device.parent:

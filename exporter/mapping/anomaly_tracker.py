@@ -4,7 +4,7 @@ not been offered for some time (no_longer_offered).
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -51,13 +51,17 @@ class NumaSplitTracker:
         changed = None if last is None else snapshot.changed_since(last)
         verdicts: dict[Holder, _Verdict] = {}
         split: dict[Holder, Anomaly] = {}
-        names: set[tuple[str, ...]] | None = None
-        if changed is not None:
+        if changed is None:
+            found = _devices_by_holder(snapshot.devices)
+        else:
             names = {holder[:3] for pair in changed for device in pair for holder in device.holders}
-            verdicts = {name: one for name, one in self._verdicts.items() if name[:3] not in names}
+            verdicts = self._verdicts.copy()
+            for container in names:
+                verdicts.pop(Holder(*container), None)
             split = {holder: one for holder, one in self._split.items() if holder[:3] not in names}
+            found = _devices_of(snapshot, names, [now for _, now in changed])
         free: dict[_Place, int] | None = None
-        for holder, devices in _devices_by_holder(snapshot, names).items():
+        for holder, devices in found.items():
             # The uid may be proven later: the verdict stays.
             name = holder._replace(pod_uid="")
             verdict = self._verdicts.get(name)
@@ -78,26 +82,32 @@ class NumaSplitTracker:
         return tuple(split.values())
 
 
-def _devices_by_holder(
-    snapshot: Snapshot, names: Collection[tuple[str, ...]] | None
-) -> dict[Holder, list[Device]]:
-    """The devices of each container, of those called `names` only unless it is None."""
+def _devices_by_holder(devices: Iterable[Device]) -> dict[Holder, list[Device]]:
+    """The devices of each container."""
     found: dict[Holder, list[Device]] = {}
-    if names is not None and not names:
-        return found
-    for device in snapshot.devices:
+    for device in devices:
         for holder in device.holders:
-            if names is None or holder[:3] in names:
-                found.setdefault(holder, []).append(device)
+            found.setdefault(holder, []).append(device)
     return found
+
+
+def _devices_of(
+    snapshot: Snapshot, names: Collection[tuple[str, ...]], changed: Iterable[Device]
+) -> dict[Holder, list[Device]]:
+    """The devices of each container called `names`. The devices that `changed` are most often all of them."""
+    held = sum(sum(one.devices.values()) for one in snapshot.containers if one.holder[:3] in names)
+    found = _devices_by_holder(changed)
+    if sum(map(len, found.values())) != held:
+        found = _devices_by_holder(snapshot.devices)
+    return {holder: devices for holder, devices in found.items() if holder[:3] in names}
 
 
 def _free(snapshot: Snapshot, released: frozenset[DeviceKey]) -> dict[_Place, int]:
     """The number of free devices of each resource and NUMA node."""
     free: dict[_Place, int] = {}
     if snapshot.complete:
-        for device in snapshot.devices:
-            if device.allocatable and not device.holders and device.key not in released:
+        for device in [one for one in snapshot.devices if one.allocatable and not one.holders]:
+            if device.key not in released:
                 _count(free, device)
     return free
 

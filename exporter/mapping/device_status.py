@@ -100,7 +100,7 @@ class DeviceStatuses:
         reports = self._changed_reports(last)
 
         def differs(device: Device) -> bool:
-            held = pods and any(holder[:2] in pods for holder in device.holders)
+            held = bool(pods) and any(holder[:2] in pods for holder in device.holders)
             return held or (reports is not None and reports(device.key))
 
         return differs if pods or reports is not None else _never

@@ -11,6 +11,7 @@ from exporter.mapping.holdings import HoldingTracker
 from exporter.mapping.identity import (
     NEVER,
     PodIdentity,
+    PodRecord,
     PodRegistry,
     PodView,
     Poll,
@@ -46,6 +47,37 @@ def _seen(*delivered: tuple[PodIdentity, float], present: float | None = None) -
 
 
 POLL = Poll(2.0, 3.0)
+
+
+_times = st.sampled_from([1.0, 2.0, 2.5, 3.0, 4.0])
+_records = st.lists(
+    st.builds(
+        PodRecord,
+        st.sampled_from([A, B, replace(A, phase="Failed")]),
+        _times,
+        st.one_of(_times, st.just(NEVER)),
+        st.one_of(_times, st.just(-NEVER)),
+        st.just(NEVER),
+        st.one_of(_times, st.just(NEVER), st.just(NEVER)),
+    ),
+    max_size=2,
+    unique_by=lambda record: record.identity.uid,
+).map(tuple)
+
+
+@settings(max_examples=300)
+@given(_records, st.sampled_from([None, A, B]))
+def test_usual_pods_are_identified_by_the_same_rules(
+    records: tuple[PodRecord, ...], before: PodIdentity | None
+) -> None:
+    known = {} if before is None else {KEY: before}
+    found, continued = identify([KEY], known, PodView({KEY: records} if records else {}), POLL)
+    expected, of_source = proven(records, POLL), {one.identity.uid: one.identity for one in records}
+    continues = expected is None and before is not None and not contradicted(records, before.uid, POLL)
+    if continues and before is not None:
+        expected = of_source.get(before.uid, before)
+    assert found.get(KEY) == expected
+    assert continued == ({KEY} if continues else set())
 
 
 @pytest.mark.parametrize(
