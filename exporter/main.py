@@ -45,6 +45,7 @@ from runtime.config_file import MAX_BYTES, ConfigError
 from runtime.directory import DirectoryWatcher
 from runtime.http.server import WebServer
 from runtime.log import Log
+from runtime.loop_lag import LagFamily
 from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, grpc_runtime, run_actors, share_one_arena
 
@@ -67,6 +68,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     web = WebServer(settings, prefix="devicelens")
     await web.start()
     metrics.register(web.families)
+    metrics.register(LagFamily("devicelens"))
     refresher = Refresher(
         kubelet,
         states,

@@ -29,8 +29,10 @@ from plugin.settings import PluginSettings
 from runtime import __version__
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
+from runtime.exposition import CollectorBlocks
 from runtime.http.server import WebServer
 from runtime.log import Log
+from runtime.loop_lag import LagFamily
 from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, grpc_runtime, run_actors
 
@@ -85,7 +87,8 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         host_root=settings.host_root,
     )
     collector = HostFilesCollector(paths.device_plugins, host, lambda: fleet.plans, clock)
-    site = PluginSite(fleet, lambda: reloader.status, web=web.families)
+    parts = [CollectorBlocks(part) for part in (web.families, LagFamily("devicelens_plugin"))]
+    site = PluginSite(fleet, lambda: reloader.status, further=parts)
     actors: list[Actor] = [
         log_preflight(
             needs(paths, host, plans, method=settings.kubelet_registration),

@@ -6,7 +6,9 @@ Two reads of the clock for each turn of the loop, and no timer: a process at res
 import asyncio
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from runtime.exposition import Family, gauge
 
 
 class LagSelector(selectors.DefaultSelector):
@@ -55,3 +57,21 @@ def take_lag() -> float:
     """The longest lag of the running loop since the last call, in seconds; 0 for one that is not measured."""
     loop = asyncio.get_running_loop()
     return loop.take_lag() if isinstance(loop, MeasuredLoop) else 0.0
+
+
+class LagFamily:
+    """The collector of the running loop's lag, whose name begins with `prefix`."""
+
+    def __init__(self, prefix: str) -> None:
+        self._name = f"{prefix}_event_loop_lag_seconds"
+        self._lag = 0.0
+
+    def condition(self) -> object:
+        """The longest lag since the last call, to the millisecond: at rest it is the same each time."""
+        self._lag = round(take_lag(), 3)
+        return self._lag
+
+    def families(self) -> Iterable[Family]:
+        """The lag of the last call of `condition`."""
+        text = "Longest time for which events waited for the event loop since the last scrape. [ALPHA]"
+        yield gauge(self._name, text, value=self._lag)

@@ -10,7 +10,7 @@ from typing import Final
 
 from plugin.devices.inventory import ListEntry
 from plugin.serving.status import ResourceStatus
-from runtime.blocks import BlockCache, block, gzipped, plain
+from runtime.blocks import Block, BlockCache, block, gzipped, plain
 from runtime.exposition import END, Family, Format, counter, gauge, histogram
 
 
@@ -125,10 +125,9 @@ class Exposition:
         form: Format,
         *,
         compress: bool,
-        further: Sequence[Family] = (),
+        further: Sequence[Block] = (),
     ) -> bytes:
         """The whole document, with `further` families of the process."""
-        families = [*process_families(statuses, config), *further]
         self._health = {
             status.name: self._health.get(status.name) or BlockCache(partial(_health_lines, status.name))
             for status in statuses
@@ -136,6 +135,6 @@ class Exposition:
         blocks = [block(f"{_device_counts(statuses).text()}{_device_health().head()}".encode())]
         for status in statuses:
             blocks += self._health[status.name].of([("", status.advertised)])
-        text = "".join([family.text(form) for family in families])
-        blocks += (block(text.encode()), END[form])
+        text = "".join([family.text(form) for family in process_families(statuses, config)])
+        blocks += (block(text.encode()), *further, END[form])
         return gzipped(blocks) if compress else plain(blocks)

@@ -1,7 +1,7 @@
 """The plugin's HTTP API: /metrics, /api/v1/devices, /-/healthy, /-/ready. All of it is read-only."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -11,7 +11,7 @@ from aiohttp import web
 
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceStatus
-from runtime.exposition import Collector, accepts_gzip, negotiate
+from runtime.exposition import CollectorBlocks, accepts_gzip, negotiate
 from runtime.http.app import application, json_response
 from runtime.text import visible
 
@@ -31,11 +31,11 @@ class StatusSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PluginSite:
-    """What the responses are made of. `web`: metrics of the HTTP server itself."""
+    """What the responses are made of. `further`: metric families of other parts of the process."""
 
     fleet: StatusSource
     config: Callable[[], ConfigStatus]
-    web: Collector | None = None
+    further: Sequence[CollectorBlocks] = ()
     exposition: Exposition = field(default_factory=Exposition)
     rendering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -154,7 +154,7 @@ async def _metrics(request: web.Request) -> web.Response:
             site.config(),
             form,
             compress=compress,
-            further=() if site.web is None else tuple(site.web.families()),
+            further=[part.of(form) for part in site.further],
         )
     headers = {"Content-Type": form.value, "Vary": "Accept, Accept-Encoding"}
     if compress:

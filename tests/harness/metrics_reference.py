@@ -28,8 +28,10 @@ from plugin.devices.device import Device as PluginDevice
 from plugin.devices.inventory import ListEntry, TrackedDevice
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceCounters, ResourceStatus
-from runtime.exposition import Format
+from runtime.blocks import Block
+from runtime.exposition import CollectorBlocks, Format
 from runtime.http.connection import Traffic, WebFamilies
+from runtime.loop_lag import LagFamily
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/metrics.md"
 
@@ -110,6 +112,7 @@ def exporter_text() -> str:
     metrics = Metrics(states, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods=_PodsSource())
     metrics.register(HistoryFamilies(lambda: HistoryStatus(earliest=1.0)))
     metrics.register(WebFamilies("devicelens", Traffic()))
+    metrics.register(LagFamily("devicelens"))
     change = diff(Snapshot(), snapshot)
     metrics.counters.changed(state, HoldingChanges(change, (Release(change.began[0], 1.0),), {}))
     metrics.counters.timed(dict.fromkeys(Phase, 1.0))
@@ -133,8 +136,13 @@ def plugin_text() -> str:
         counters=ResourceCounters(),
     )
     config = ConfigStatus(successful=True, succeeded_at=1.0)
-    further = tuple(WebFamilies("devicelens_plugin", Traffic()).families())
-    document = Exposition().document([status], config, Format.TEXT, compress=False, further=further)
+
+    async def further() -> list[Block]:
+        parts = (WebFamilies("devicelens_plugin", Traffic()), LagFamily("devicelens_plugin"))
+        return [CollectorBlocks(part).of(Format.TEXT) for part in parts]
+
+    parts = asyncio.run(further())
+    document = Exposition().document([status], config, Format.TEXT, compress=False, further=parts)
     return document.decode()
 
 
@@ -146,9 +154,10 @@ _HEAD: Final = """\
 Both processes serve `/metrics` in Prometheus' text format 0.0.4 and in OpenMetrics 1.0. `node` is the node of
 the exporter; `namespace`, `pod`, and `container` are the *holder's*, so scrape with `honor_labels: true`.
 
-Names carry type and unit. `_total` is a counter, `_seconds` without `_timestamp` a histogram of seconds, and
-any other family a gauge: `_timestamp_seconds` is unix time, `_bytes` bytes, `_info` and `_labels` always 1,
-`_up`, `_healthy`, `_successful`, and `_registered` 0 or 1, all others counts.
+Names carry type and unit. `_total` is a counter, `_seconds` without `_timestamp` or `_lag` a histogram of
+seconds, and any other family a gauge: `_timestamp_seconds` is unix time, `_lag_seconds` seconds, `_bytes`
+bytes, `_info` and `_labels` always 1, `_up`, `_healthy`, `_successful`, and `_registered` 0 or 1, all others
+counts.
 
 A family marked STABLE keeps its name, type, labels, and meaning until the next major version, as in
 Kubernetes. The others are ALPHA: they may change or go in any minor version, and the changelog says so.
@@ -191,7 +200,8 @@ def _type(name: str) -> str:
     """The type that the page derives from a name."""
     if name.endswith("_total"):
         return "counter"
-    return "histogram" if name.endswith("_seconds") and "_timestamp_" not in name else "gauge"
+    seconds = name.endswith("_seconds") and not name.endswith(("_timestamp_seconds", "_lag_seconds"))
+    return "histogram" if seconds else "gauge"
 
 
 def document() -> str:

@@ -7,7 +7,8 @@ from selectors import EVENT_READ
 
 import pytest
 
-from runtime.loop_lag import LagSelector, MeasuredLoop, take_lag
+from runtime.exposition import CollectorBlocks, Format
+from runtime.loop_lag import LagFamily, LagSelector, MeasuredLoop, take_lag
 
 
 class ScriptedClock:
@@ -93,6 +94,23 @@ def test_a_measured_loop_is_an_event_loop_with_its_lag() -> None:
 
     with asyncio.Runner(loop_factory=lambda: MeasuredLoop(clock)) as runner:
         assert runner.run(hold()) == (0, 7)
+
+
+def test_the_metric_is_the_longest_lag_since_the_last_scrape() -> None:
+    clock = HandClock()
+
+    async def scraped() -> list[str]:
+        blocks, found = CollectorBlocks(LagFamily("x")), list[str]()
+        for seconds in (0.25, 7.0, 0.0):
+            for held in (seconds, seconds / 2):
+                clock.now += held
+                await asyncio.sleep(0)
+            found.append(blocks.of(Format.TEXT).text.decode().splitlines()[-1])
+        return found
+
+    with asyncio.Runner(loop_factory=lambda: MeasuredLoop(clock)) as runner:
+        lags = ["0.25", "7.0", "0.0"]
+        assert runner.run(scraped()) == [f"x_event_loop_lag_seconds {lag}" for lag in lags]
 
 
 def test_another_loop_has_no_lag() -> None:
