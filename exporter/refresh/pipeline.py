@@ -107,6 +107,7 @@ class SnapshotPipeline:
         self._poll = Poll(-NEVER, -NEVER)
         self._update: Update | None = None
         self._allocatable_at = -NEVER
+        self._decoded_offer: tuple[bytes, api_pb2.AllocatableResourcesResponse] | None = None
         self._asked, self._offset = 0.0, 0.0
 
     def restore(self, recorded: OpenHoldings) -> None:
@@ -200,13 +201,22 @@ class SnapshotPipeline:
             failure = None if self._last is None else self._last.error
         elif failure is None and raw.allocatable is not None:
             try:
-                allocatable = decode_allocatable(raw.allocatable)
+                allocatable = self._allocatable(raw.allocatable)
             except KubeletError as error:
                 failure = error
         if failure is not None or not raw.asked_allocatable:
             expired = failure is not None and poll.answered - self._allocatable_at > self._keep_allocatable
             allocatable = None if expired or self._last is None else self._last.allocatable
         return _Answer(raw, listed, allocatable, allocatable, failure, poll, view, advertised, restarted_at)
+
+    def _allocatable(self, data: bytes) -> api_pb2.AllocatableResourcesResponse:
+        """Decode an answer of GetAllocatableResources. The same bytes are the same message, which is not
+        compared again. Raises KubeletError.
+        """
+        digest = blake2b(data).digest()
+        if self._decoded_offer is None or self._decoded_offer[0] != digest:
+            self._decoded_offer = digest, decode_allocatable(data)
+        return self._decoded_offer[1]
 
     def _doubted(self, answer: _Answer) -> tuple[_Answer, Mapping[PodKey, Doubt]]:
         """`answer` with the restart that it follows, and the pods that it leaves out for that."""

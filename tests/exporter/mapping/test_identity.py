@@ -49,16 +49,14 @@ def _seen(*delivered: tuple[PodIdentity, float], present: float | None = None) -
 POLL = Poll(2.0, 3.0)
 
 
-_times = st.sampled_from([1.0, 2.0, 2.5, 3.0, 4.0])
 _records = st.lists(
     st.builds(
         PodRecord,
         st.sampled_from([A, B, replace(A, phase="Failed")]),
-        _times,
-        st.one_of(_times, st.just(NEVER)),
-        st.one_of(_times, st.just(-NEVER)),
-        st.just(NEVER),
-        st.one_of(_times, st.just(NEVER), st.just(NEVER)),
+        st.just(1.0),
+        known=st.sampled_from([2.0, 2.1, NEVER]),
+        present=st.sampled_from([-NEVER, 2.9, 3.0]),
+        over=st.sampled_from([2.0, 2.1, NEVER, NEVER]),
     ),
     max_size=2,
     unique_by=lambda record: record.identity.uid,
