@@ -8,7 +8,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,7 +43,7 @@ class DeviceClaims:
         self._scanned: set[str] = set()
         self._started: set[str] = set()
         self._owners: dict[str, str] = {}
-        self._claims: dict[str, frozenset[str]] = {}
+        self._claims: dict[str, set[str]] = {}
         self._refused: dict[str, frozenset[str]] = {}
 
     def configure(self, order: Sequence[str]) -> None:
@@ -80,21 +80,29 @@ class DeviceClaims:
         """Replace the claims of `resource`."""
         wanted = frozenset(claims)
         before = self._claims.get(resource, frozenset())
-        refused: dict[str, str] = {}
-        for claim in wanted - before:
-            owner = self._owners.setdefault(claim, resource)
-            if owner != resource:
-                refused[claim] = owner
-        freed = before - wanted
+        self._refused.pop(resource, None)
+        return self.change(resource, wanted - before, before - wanted)
+
+    def change(self, resource: str, wanted: Iterable[str], unwanted: Iterable[str]) -> ClaimResult:
+        """Add the claims `wanted` to those of `resource`, and remove the `unwanted` ones."""
+        claims = self._claims.setdefault(resource, set())
+        freed = claims.intersection(unwanted)
+        claims -= freed
         for claim in freed:
             del self._owners[claim]
-        self._claims[resource] = wanted - refused.keys()
-        self._refused[resource] = frozenset(refused)
+        refused: dict[str, str] = {}
+        for claim in wanted:
+            owner = self._owners.setdefault(claim, resource)
+            if owner == resource:
+                claims.add(claim)
+            else:
+                refused[claim] = owner
+        self._refused[resource] = self._refused.get(resource, frozenset()) | refused.keys()
         return ClaimResult(refused, self._waiting_for(freed))
 
     def release(self, resource: str) -> frozenset[str]:
         """Remove `resource`; returns the resources that wait for one of its claims."""
-        freed = self._claims.pop(resource, frozenset())
+        freed = self._claims.pop(resource, set())
         for claim in freed:
             del self._owners[claim]
         self._refused.pop(resource, None)
@@ -102,8 +110,8 @@ class DeviceClaims:
         self._started.discard(resource)
         return self._waiting_for(freed)
 
-    def _waiting_for(self, freed: frozenset[str]) -> frozenset[str]:
-        return frozenset(name for name, refused in self._refused.items() if refused & freed)
+    def _waiting_for(self, freed: Collection[str]) -> frozenset[str]:
+        return frozenset(name for name, refused in self._refused.items() if not refused.isdisjoint(freed))
 
 
 class HeldDevices:

@@ -5,7 +5,7 @@ allocated id disappears, the kubelet reports its pod as healthy; when that happe
 kubelet panics. No I/O and no clock; callers pass the time.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -90,8 +90,11 @@ class Inventory:
         self._sharing = sharing
         self._devices: dict[str, TrackedDevice] = {}
         self._ids: dict[str, tuple[str, ...]] = {}
-        self._order: list[tuple[tuple[tuple[str, int], ...], str]] = []
-        self._entries: dict[str, tuple[ListEntry, ...]] = {}
+        self._order: list[str] = []
+        """Ids of devices in natural order."""
+        self._entries: list[ListEntry] = []
+        """The entries of the devices in that order, `_width` for each."""
+        self._width = 1 if sharing.replicas is None else sharing.replicas
         self._orphans: dict[str, TrackedDevice] = {}
         self._shown: set[str] = set()
         self._adopted: set[str] = set()
@@ -119,9 +122,8 @@ class Inventory:
     def advertised(self) -> tuple[ListEntry, ...]:
         """The whole list in natural order of ids. Unchanged entries are the same objects as before."""
         if self._advertised is None:
-            entries = [entry for _, device_id in self._order for entry in self._entries[device_id]]
-            entries += [ListEntry(i, self._orphans[i]) for i in sorted(self._orphans, key=natural)]
-            self._advertised = tuple(entries)
+            orphans = [ListEntry(i, self._orphans[i]) for i in sorted(self._orphans, key=natural)]
+            self._advertised = (*self._entries, *orphans)
         return self._advertised
 
     def find(self, advertised_id: str) -> TrackedDevice | None:
@@ -228,6 +230,8 @@ class Inventory:
         if known is None:
             self._add(sighting, now, transitions)
             return
+        if known.device is device and known.reason == sighting.reason and known.vanished is None:
+            return
         healthy = not sighting.reason
         since = known.since if healthy == known.healthy else now.wall
         new = TrackedDevice(device, sighting.reason, since)
@@ -254,9 +258,9 @@ class Inventory:
         self._bytes += sum(map(_cost, ids))
         if adopted:
             self._shown.add(device_id)
-        insort(self._order, (natural(device_id), device_id))
+        self._order.insert(self._position(device_id), device_id)
+        self._set(device_id, TrackedDevice(sighting.device, sighting.reason, now.wall), replaced=0)
         transitions.append(HealthTransition(device_id, not sighting.reason, sighting.reason, new=True))
-        self._set(device_id, TrackedDevice(sighting.device, sighting.reason, now.wall))
 
     def _conflict(self, ids: tuple[str, ...]) -> str | None:
         for advertised_id in ids:
@@ -266,10 +270,17 @@ class Inventory:
             return None
         return NO_ROOM
 
-    def _set(self, device_id: str, known: TrackedDevice) -> None:
-        self._devices[device_id] = known
-        self._entries[device_id] = tuple(ListEntry(i, known) for i in self._ids[device_id])
+    def _set(self, device_id: str, known: TrackedDevice | None, *, replaced: int = 1) -> None:
+        """Replace the entries of a device, or insert them where none are `replaced`. None: remove them."""
+        at = self._position(device_id) * self._width
+        entries = [] if known is None else [ListEntry(i, known) for i in self._ids[device_id]]
+        self._entries[at : at + replaced * self._width] = entries
+        if known is not None:
+            self._devices[device_id] = known
         self._changed()
+
+    def _position(self, device_id: str) -> int:
+        return bisect_left(self._order, natural(device_id), key=natural)
 
     def _vanish(self, device_id: str, now: Instant, transitions: list[HealthTransition]) -> None:
         known = self._devices[device_id]
@@ -288,6 +299,8 @@ class Inventory:
         return all(now.monotonic - at >= RELEASE_AFTER for at in named)
 
     def _drop(self, device_id: str) -> None:
+        self._set(device_id, None)
+        del self._order[self._position(device_id)]
         for advertised_id in self._ids.pop(device_id):
             del self._parents[advertised_id]
             self._adopted.discard(advertised_id)
@@ -295,10 +308,7 @@ class Inventory:
             self._given.pop(advertised_id, None)
             self._bytes -= _cost(advertised_id)
         del self._devices[device_id]
-        del self._entries[device_id]
-        del self._order[bisect_left(self._order, (natural(device_id), device_id))]
         self._shown.discard(device_id)
-        self._changed()
 
     def _drop_orphan(self, advertised_id: str, *, keep_named: bool = False) -> None:
         del self._orphans[advertised_id]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from plugin.config.plan import ResourcePlan, XidCheck
+from plugin.devices.claims import claim_of
 from plugin.devices.device import Device
 from plugin.devices.health import HealthTracker
 from plugin.devices.identify import IdentityChange
@@ -194,6 +195,8 @@ class DeviceTracker:
 
     async def run(self) -> None:
         """Track devices until cancelled."""
+        # After a defect the first scan is applied as a whole.
+        self._survey = None
         with ExitStack() as stack:
             if any(isinstance(probe.check, XidCheck) for probe in self._plan.probes):
                 stack.enter_context(
@@ -245,18 +248,41 @@ class DeviceTracker:
         survey = await self._offload.run(lambda: self._scanner.scan(since), limit=self._pace.scan_limit)
         if not self.scanned.is_set():
             await self._ownership.start(survey.devices, self._pace.claim_turn)
+        applied = self._survey is not None and self._is_applied(survey.devices)
         self._survey = survey
-        self._present = {device.id: device for device in survey.devices}
-        self._refused = {}
-        self._claim()
-        there = {i: device for i, device in self._present.items() if not device.absent}
-        self._health.survey(there, self._clock.monotonic())
-        self._prober.replace(there)
-        transitions = self._inventory.survey(self._sightings(self._present), self._clock.instant())
+        transitions: tuple[HealthTransition, ...] = ()
+        if applied:
+            self._prober.replace(self._there())
+        else:
+            self._present = {device.id: device for device in survey.devices}
+            self._refused = {}
+            self._claim()
+            self._health.survey(self._there(), self._clock.monotonic())
+            self._prober.replace(self._there())
+            transitions = self._inventory.survey(self._sightings(self._present), self._clock.instant())
         self._log.left_out([*survey.left_out, *self._inventory.left_out.items()])
         self._ownership.scanned()
         self.scanned.set()
         self._apply(transitions)
+
+    def _is_applied(self, devices: Collection[Device]) -> bool:
+        """Whether exactly these devices are present, and none of them needs another decision."""
+        return (
+            not self._refused
+            and not self._inventory.left_out
+            and self._is_settled()
+            and len(devices) == len(self._present)
+            and all(self._present.get(device.id) is device for device in devices)
+        )
+
+    def _is_settled(self) -> bool:
+        return not self._plan.exclusive or self._ownership.settled
+
+    def _there(self) -> dict[str, Device]:
+        """The devices that the probes check."""
+        if not self._plan.probes:
+            return {}
+        return {i: device for i, device in self._present.items() if not device.absent}
 
     async def _scan_entries(self, entries: Collection[tuple[str, str]]) -> bool:
         """Scan single directory entries; False where a full scan is needed instead."""
@@ -278,12 +304,16 @@ class DeviceTracker:
     def _apply_change(self, change: IdentityChange) -> None:
         now = self._clock.monotonic()
         refused = self._refused.keys() - change.gone
+        seen = {device.id: device for device in change.devices}
+        before = [self._present[i] for i in (*change.gone, *seen) if i in self._present]
         for device_id in change.gone:
             self._present.pop(device_id, None)
             self._refused.pop(device_id, None)
-        seen = {device.id: device for device in change.devices}
         self._present.update(seen)
-        self._claim()
+        if self._refused or not self._is_settled():
+            self._claim()
+        else:
+            self._claim_change(seen, before)
         seen = {i: device for i, device in seen.items() if i in self._present}
         for device_id in (*change.gone, *(self._refused.keys() - refused)):
             self._health.left(device_id, now)
@@ -298,12 +328,25 @@ class DeviceTracker:
         if not self._plan.exclusive:
             return
         self._present = {**self._refused, **self._present}
-        gone = (
-            known.device
-            for device_id, known in self._inventory.devices.items()
-            if device_id not in self._present and self._inventory.may_be_held(device_id)
-        )
-        reasons = self._ownership.claim(self._present, gone, self._inventory.may_be_held)
+        self._refuse(self._ownership.claim(self._present, self._kept(), self._inventory.may_be_held))
+
+    def _claim_change(self, seen: Mapping[str, Device], before: Iterable[Device]) -> None:
+        """As `_claim`, for the devices `seen`; `before`: devices that are gone or replaced, as they were."""
+        if not self._plan.exclusive:
+            return
+        unwanted = {claim_of(device.found) for device in before if device.found}
+        if unwanted:
+            still = (*self._present.values(), *self._kept())
+            unwanted -= {claim_of(device.found) for device in still if device.found}
+        self._refuse(self._ownership.change(seen, unwanted, self._inventory.may_be_held))
+
+    def _kept(self) -> Iterable[Device]:
+        """Devices that are gone, but may be held."""
+        for device_id, known in self._inventory.devices.items():
+            if device_id not in self._present and self._inventory.may_be_held(device_id):
+                yield known.device
+
+    def _refuse(self, reasons: Mapping[str, str]) -> None:
         self._refused = {i: self._present.pop(i) for i in reasons}
         self._log.refused(reasons)
 

@@ -3,7 +3,7 @@
 # ruff: noqa: ARG002, N802 -- the names and parameters of the servicer's methods are the API's
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -39,17 +39,19 @@ class DeviceListPublisher:
         """The list as a serialized ListAndWatchResponse."""
         self.version = 0
         self.on_send = on_send
-        self._entries: dict[str, tuple[ListEntry, bytes]] = {}
+        self._entries: Sequence[ListEntry] = ()
+        self._encoded: Sequence[bytes] = ()
         self._streams: set[DeviceListStream] = set()
 
-    def publish(self, advertised: Iterable[ListEntry]) -> None:
-        """Send this list to every stream, unless it equals the last one."""
-        entries: dict[str, tuple[ListEntry, bytes]] = {}
-        for entry in advertised:
-            known = self._entries.get(entry.id)
-            entries[entry.id] = known if known is not None and known[0] is entry else (entry, _encode(entry))
-        self._entries = entries
-        message = b"".join([encoded for _, encoded in entries.values()])
+    def publish(self, advertised: Sequence[ListEntry]) -> None:
+        """Send this list to every stream, unless it equals the last one.
+
+        Entries that are the same objects as before are not encoded again.
+        """
+        known = dict(zip(map(id, self._entries), self._encoded, strict=True))
+        self._encoded = [known.get(id(entry)) or _encode(entry) for entry in advertised]
+        self._entries = advertised
+        message = b"".join(self._encoded)
         if message != self.message:
             self.message = message
             self.version += 1

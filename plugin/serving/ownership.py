@@ -8,7 +8,7 @@ from typing import Protocol
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices import cdi
-from plugin.devices.claims import DeviceClaims, HeldDevices, claim_of
+from plugin.devices.claims import ClaimResult, DeviceClaims, HeldDevices, claim_of
 from plugin.devices.device import Device, HeldIds, Holding
 from plugin.devices.rendering import RenderError
 
@@ -81,7 +81,13 @@ class DeviceOwnership:
 
     def claim(self, resource: str, claims: Collection[str]) -> Mapping[str, str]:
         """Replace the claims of `resource`; returns those that other resources have."""
-        result = self.claims.claim(resource, claims)
+        return self._claimed(self.claims.claim(resource, claims))
+
+    def change(self, resource: str, wanted: Collection[str], unwanted: Collection[str]) -> Mapping[str, str]:
+        """Add and remove claims of `resource`; returns those that other resources have."""
+        return self._claimed(self.claims.change(resource, wanted, unwanted))
+
+    def _claimed(self, result: ClaimResult) -> Mapping[str, str]:
         self._wake(result.wake)
         return result.refused
 
@@ -154,11 +160,26 @@ class ResourceOwnership:
         `kept`: devices that are gone but may be held: a pod may still use them, or they may come back.
         """
         elsewhere = self._held_elsewhere(devices, may_be_held)
-        claims = {i: claim_of(d.found) for i, d in devices.items() if d.found and i not in elsewhere}
+        claims = _claims(devices, elsewhere)
         wanted = {*claims.values(), *(claim_of(d.found) for d in kept if d.found)} - {""}
-        others = self._ownership.claim(self.name, wanted)
-        refused = {i: others[claim] for i, claim in claims.items() if claim in others} if others else {}
-        return {**refused, **elsewhere}
+        return _refused(claims, self._ownership.claim(self.name, wanted), elsewhere)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the devices that are not changed need no decision: none waits, and no holding is new."""
+        return not self.waits and self._free_at == self._ownership.held.generation
+
+    def change(
+        self, devices: Mapping[str, Device], unwanted: Collection[str], may_be_held: Callable[[str], bool]
+    ) -> Mapping[str, str]:
+        """Claim further `devices`, by id, and give up the claims `unwanted`; returns as `claim` does.
+
+        Equals `claim` with all devices while `settled` holds and no device is refused.
+        """
+        elsewhere = self._held_elsewhere(devices, may_be_held)
+        claims = _claims(devices, elsewhere)
+        wanted = {*claims.values()} - {""}
+        return _refused(claims, self._ownership.change(self.name, wanted, unwanted), elsewhere)
 
     def find_identifiers(self, advertised_id: str) -> frozenset[str] | None:
         """Identifiers of the device that the last scan found under an advertised id."""
@@ -193,6 +214,19 @@ class ResourceOwnership:
                 found[device_id] = holding
         self.waits = frozenset(found.values())
         return {i: f"{name}: a pod holds it as {held_id}" for i, (name, held_id) in found.items()}
+
+
+def _claims(devices: Mapping[str, Device], elsewhere: Collection[str]) -> dict[str, str]:
+    """The claim of each device that no pod holds elsewhere, by id."""
+    return {i: claim_of(d.found) for i, d in devices.items() if d.found and i not in elsewhere}
+
+
+def _refused(
+    claims: Mapping[str, str], others: Mapping[str, str], elsewhere: Mapping[str, str]
+) -> dict[str, str]:
+    """Refused ids with the reason; `others`: owners by claim."""
+    refused = {i: others[claim] for i, claim in claims.items() if claim in others} if others else {}
+    return {**refused, **elsewhere}
 
 
 def _identifiers(plan: ResourcePlan, device: Device) -> frozenset[str]:
