@@ -79,7 +79,7 @@ class DeviceClaims:
     def claim(self, resource: str, claims: Collection[str]) -> ClaimResult:
         """Replace the claims of `resource`."""
         wanted = frozenset(claims)
-        before = self._claims.get(resource, frozenset())
+        before = frozenset(self._claims.get(resource, ()))
         self._refused.pop(resource, None)
         return self.change(resource, wanted - before, before - wanted)
 

@@ -235,7 +235,8 @@ class Inventory:
         healthy = not sighting.reason
         since = known.since if healthy == known.healthy else now.wall
         new = TrackedDevice(device, sighting.reason, since)
-        if new == known:
+        # What the source found is not compared with a device, but its claim must be the present one.
+        if new == known and device.found == known.device.found:
             return
         if healthy != known.healthy:
             transitions.append(HealthTransition(device.id, healthy, sighting.reason))

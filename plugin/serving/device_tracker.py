@@ -305,7 +305,9 @@ class DeviceTracker:
         now = self._clock.monotonic()
         refused = self._refused.keys() - change.gone
         seen = {device.id: device for device in change.devices}
-        before = [self._present[i] for i in (*change.gone, *seen) if i in self._present]
+        ids = (*change.gone, *seen)
+        before = [self._present[i] for i in ids if i in self._present]
+        before += [self._inventory.devices[i].device for i in ids if i in self._inventory.devices]
         for device_id in change.gone:
             self._present.pop(device_id, None)
             self._refused.pop(device_id, None)
@@ -331,7 +333,7 @@ class DeviceTracker:
         self._refuse(self._ownership.claim(self._present, self._kept(), self._inventory.may_be_held))
 
     def _claim_change(self, seen: Mapping[str, Device], before: Iterable[Device]) -> None:
-        """As `_claim`, for the devices `seen`; `before`: devices that are gone or replaced, as they were."""
+        """As `_claim`, for the devices `seen`; `before`: the same devices as they were, and those gone."""
         if not self._plan.exclusive:
             return
         unwanted = {claim_of(device.found) for device in before if device.found}

@@ -12,7 +12,8 @@ from aiohttp import web
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceStatus
 from runtime.exposition import CollectorBlocks, accepts_gzip, negotiate
-from runtime.http.app import application, json_response
+from runtime.http.app import application
+from runtime.http.bodies import ANSWER_WORKER, Body, BodyResponse
 from runtime.text import visible
 
 
@@ -56,12 +57,12 @@ class PluginDeviceDocument(msgspec.Struct, frozen=True):
 
 
 class PluginResourceDocument(msgspec.Struct, frozen=True):
-    """One resource."""
+    """One resource. `devices`: each PluginDeviceDocument as JSON, which takes a quarter of its memory."""
 
     name: str
     registered: bool
     streams: int
-    devices: list[PluginDeviceDocument]
+    devices: list[msgspec.Raw]
 
 
 class PluginDevicesDocument(msgspec.Struct, frozen=True):
@@ -89,7 +90,7 @@ def document(statuses: tuple[ResourceStatus, ...]) -> PluginDevicesDocument:
 
 
 def _resource(status: ResourceStatus) -> PluginResourceDocument:
-    devices: list[PluginDeviceDocument] = []
+    devices: list[msgspec.Raw] = []
     for entry in status.advertised:
         device = entry.known.device
         attributes = dict(device.attrs)
@@ -98,17 +99,16 @@ def _resource(status: ResourceStatus) -> PluginResourceDocument:
         if device.id != entry.id:
             attributes["parent"] = device.id
         named = status.last_allocated(entry.id)
-        devices.append(
-            PluginDeviceDocument(
-                id=entry.id,
-                health="Healthy" if entry.known.healthy else "Unhealthy",
-                reason=entry.known.reason,
-                since=_stamp(entry.known.since),
-                numa_nodes=device.numa_nodes,
-                attributes=attributes,
-                last_allocated=None if named is None else _stamp(named),
-            )
+        made = PluginDeviceDocument(
+            id=entry.id,
+            health="Healthy" if entry.known.healthy else "Unhealthy",
+            reason=entry.known.reason,
+            since=_stamp(entry.known.since),
+            numa_nodes=device.numa_nodes,
+            attributes=attributes,
+            last_allocated=None if named is None else _stamp(named),
         )
+        devices.append(msgspec.Raw(msgspec.json.encode(made)))
     return PluginResourceDocument(status.name, status.registered, status.streams, devices)
 
 
@@ -139,7 +139,11 @@ async def _ready(request: web.Request) -> web.Response:
 
 
 async def _devices(request: web.Request) -> web.Response:
-    return json_response(document(request.app[_SITE].fleet.statuses()))
+    """Made in a thread, as /metrics is."""
+    statuses = request.app[_SITE].fleet.statuses()
+    worker = request.app[ANSWER_WORKER]
+    body = await worker.made(request, lambda: Body((msgspec.json.encode(document(statuses)),)))
+    return BodyResponse(body, content_type="application/json")
 
 
 async def _metrics(request: web.Request) -> web.Response:

@@ -70,14 +70,22 @@ class Life:
             self.wake(self.claims.release(resource))
         else:
             kept = self.owned.get(resource, set()) & wanted
-            self.wake(self.claim(resource, wanted).wake)
+            had = self.wanted.get(resource, set())
+            if had == self.owned.get(resource, set()) and self.random.random() < 0.5:
+                self.wake(
+                    self.own(resource, wanted, self.claims.change(resource, wanted - had, had - wanted)).wake
+                )
+            else:
+                self.wake(self.claim(resource, wanted).wake)
             assert kept <= self.owned[resource]
         owned = [device for devices in self.owned.values() for device in devices]
         assert len(owned) == len(set(owned))
         assert set(owned) == {device for devices in self.wanted.values() for device in devices}
 
     def claim(self, resource: str, wanted: set[str]) -> ClaimResult:
-        result = self.claims.claim(resource, wanted)
+        return self.own(resource, wanted, self.claims.claim(resource, wanted))
+
+    def own(self, resource: str, wanted: set[str], result: ClaimResult) -> ClaimResult:
         self.wanted[resource] = wanted
         self.owned[resource] = wanted - result.refused.keys()
         assert all(device in self.owned[owner] for device, owner in result.refused.items())

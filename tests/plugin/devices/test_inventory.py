@@ -20,6 +20,7 @@ from plugin.devices.inventory import (
     ObservedDevice,
     Tombstone,
 )
+from plugin.names import natural
 from runtime.clock import Instant
 
 
@@ -286,6 +287,8 @@ class Life:
         assert self.held <= self.shown <= self.ids()
         assert all(count == 1 for count in Counter(entry.id for entry in entries).values())
         assert len(entries) == len(self.inventory)
+        devices = [entry for entry in entries if entry.known.reason != ORPHAN]
+        assert devices == sorted(devices, key=lambda entry: natural(entry.known.device.id))
         found = {i for i, known in self.inventory.devices.items() if known.vanished is None}
         assert found == self.present
         assert all(self.inventory.find(entry.id) is entry.known for entry in entries)
