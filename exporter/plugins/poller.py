@@ -8,11 +8,13 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from exporter.mapping.model import (
     FORGOTTEN_AFTER,
     AdvertisedDevice,
+    AdvertisedResource,
     PluginReport,
     PluginReports,
     merge_reports,
@@ -91,6 +93,7 @@ class PluginPoller:
             for endpoint in endpoints
         ]
         self._advertised = merge_reports(plugin.report for plugin in self._plugins)
+        self._merging = asyncio.Lock()
         self._requests: RefreshRequests = NoRequests()
 
     @property
@@ -126,11 +129,11 @@ class PluginPoller:
             try:
                 document = await plugin.endpoint.fetch(plugin.digest)
             except PluginError as error:
-                self._fail(plugin, str(error))
+                await self._fail(plugin, str(error))
             except Exception as error:  # noqa: BLE001 -- an unforeseen answer must not end the process
-                self._fail(plugin, f"{type(error).__name__}: {error}")
+                await self._fail(plugin, f"{type(error).__name__}: {error}")
             else:
-                self._succeed(plugin, document)
+                await self._succeed(plugin, document)
             await asyncio.sleep(max(0.0, began + self._pace.spacing - loop.time()))
             try:
                 async with asyncio.timeout(self._pause(plugin)):
@@ -144,17 +147,18 @@ class PluginPoller:
         longest = min(self._pace.interval, self._pace.spacing * 2.0 ** min(plugin.failures - 1, 10))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
 
-    def _succeed(self, plugin: _Plugin, document: PluginDocument | None) -> None:
+    async def _succeed(self, plugin: _Plugin, document: PluginDocument | None) -> None:
         plugin.failures = 0
         plugin.answered_at = asyncio.get_running_loop().time()
         plugin.failing.recovered()
         if document is not None:
             plugin.digest = document.digest
-            self._update(plugin, PluginReport(plugin.report.source, document.resources, self._clock()))
+            report = PluginReport(plugin.report.source, document.resources, self._clock())
+            await self._update(plugin, report)
         elif plugin.report.problem:
-            self._update(plugin, replace(plugin.report, problem="", silent_since=None))
+            await self._update(plugin, replace(plugin.report, problem="", silent_since=None))
 
-    def _fail(self, plugin: _Plugin, problem: str) -> None:
+    async def _fail(self, plugin: _Plugin, problem: str) -> None:
         plugin.failures += 1
         plugin.failing.failed(problem)
         report = plugin.report
@@ -165,24 +169,56 @@ class PluginPoller:
         since = report.silent_since
         if since is None and report.received_at is not None:
             since = self._clock() - silent
-        self._update(plugin, replace(report, problem=problem, silent_since=since))
+        await self._update(plugin, replace(report, problem=problem, silent_since=since))
 
-    def _update(self, plugin: _Plugin, report: PluginReport) -> None:
-        if report == plugin.report:
-            return
-        plugin.report = report
-        before, self._advertised = self._advertised, merge_reports(one.report for one in self._plugins)
-        if _may_change_allocatable(before, self._advertised):
+    async def _update(self, plugin: _Plugin, report: PluginReport) -> None:
+        """Take over a report, in a thread: a plugin may have ten thousand devices."""
+        async with self._merging:
+            reports = [report if one is plugin else one.report for one in self._plugins]
+            at = self._plugins.index(plugin)
+            merged = await asyncio.to_thread(_merged, reports, at, plugin.report, self._advertised)
+            if merged is None:
+                return
+            self._advertised, relists = merged
+            plugin.report = self._advertised.reports[at]
+        if relists:
             self._requests.trigger(Trigger.PLUGIN)
         else:
             self._requests.reconsider()
+
+
+def _merged(
+    reports: list[PluginReport], at: int, last: PluginReport, before: PluginReports
+) -> tuple[PluginReports, bool] | None:
+    """The merged `reports`, of which the one at index `at` followed `last`, and whether they may change what
+    is allocatable. None if nothing changed.
+    """
+    if reports[at] == last:
+        return None
+    reports[at] = _sharing(reports[at], last)
+    after = merge_reports(reports)
+    return after, _may_change_allocatable(before, after)
+
+
+def _sharing(report: PluginReport, last: PluginReport) -> PluginReport:
+    """`report` with the devices of `last` that did not change: readers recognise them by identity."""
+    resources: dict[str, AdvertisedResource] = {}
+    for name, resource in report.resources.items():
+        known = last.resources[name].devices if name in last.resources else {}
+        devices = {
+            key: was if (was := known.get(key)) is not None and was == device else device
+            for key, device in resource.devices.items()
+        }
+        resources[name] = replace(resource, devices=MappingProxyType(devices))
+    return replace(report, resources=MappingProxyType(resources))
 
 
 def _may_change_allocatable(before: PluginReports, after: PluginReports) -> bool:
     """Whether more changed than an allocation changes, which the kubelet shows by itself."""
     if before.devices.keys() != after.devices.keys() or _served(before) != _served(after):
         return True
-    return any(_lasting(before.devices[key]) != _lasting(device) for key, device in after.devices.items())
+    pairs = [(before.devices[key], device) for key, device in after.devices.items()]
+    return any(was is not now and _lasting(was) != _lasting(now) for was, now in pairs)
 
 
 def _served(advertised: PluginReports) -> dict[str, tuple[bool, bool]]:

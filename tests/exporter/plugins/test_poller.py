@@ -3,15 +3,26 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
 
-from exporter.mapping.model import AdvertisedDevice, AdvertisedResource, Device, DeviceKey, Snapshot
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    AdvertisedResource,
+    Device,
+    DeviceKey,
+    PluginReport,
+    PluginReports,
+    Snapshot,
+    merge_reports,
+)
 from exporter.mapping.state import State, StateStore
+from exporter.plugins import poller
 from exporter.plugins.client import PluginDocument, PluginError
 from exporter.plugins.poller import PluginPoller, PollPace
 from exporter.refresh.protocols import Trigger
@@ -132,6 +143,32 @@ async def test_plugin_is_polled_each_interval() -> None:
         plugin.resources = resource(reason="dust")
         await until_holds(lambda: world.reason == "dust")
         assert world.triggers == [Trigger.PLUGIN, Trigger.PLUGIN]
+
+
+async def test_reports_are_merged_in_a_thread_and_unchanged_devices_stay_the_same_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def merged(reports: Iterable[PluginReport]) -> PluginReports:
+        threads.append(threading.current_thread())
+        return merge_reports(reports)
+
+    def reported(reason: str) -> dict[str, AdvertisedResource]:
+        (found,) = resource(reason=reason).values()
+        return {R: replace(found, devices={**found.devices, "e": AdvertisedDevice(healthy=True)})}
+
+    plugin = Scripted(resources=reported("dust"))
+    async with running(plugin) as world:
+        before = world.plugins.advertised.devices
+        monkeypatch.setattr(poller, "merge_reports", merged)
+        plugin.resources = reported("rust")
+        world.change()
+        await until_holds(lambda: world.reason == "rust")
+        after = world.plugins.advertised.devices
+    assert after[DeviceKey(R, "e")] is before[DeviceKey(R, "e")]
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_constant_changes_keep_the_spacing() -> None:
