@@ -1,8 +1,9 @@
 """Paths of the kubelet's sockets and directories below its root directory."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from runtime.flags import UNIX_PATH_BYTES
 
@@ -12,8 +13,7 @@ CHECKPOINT: Final = "kubelet_internal_checkpoint"
 """File name of the device manager's checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletPaths:
+class KubeletPaths(Struct, frozen=True):
     """The kubelet's directories and sockets below `root` (its --root-dir, /var/lib/kubelet).
 
     The kubelet replaces the sockets at each restart; the directories stay.

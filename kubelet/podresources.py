@@ -19,6 +19,7 @@ from typing import Final, Self
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 
 from kubelet.paths import socket_target
 from kubelet.pb.podresources.v1 import api_pb2
@@ -78,8 +79,7 @@ class Raw:
     socket_age: float | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletAnswer:
+class KubeletAnswer(Struct, frozen=True):
     """Decoded answers. `allocatable` is None where the kubelet does not serve it; `notes` explain that."""
 
     listed: api_pb2.ListPodResourcesResponse

@@ -11,9 +11,10 @@ crc32_combine.
 import struct
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from operator import is_
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 LEVEL: Final = 1
 """zlib's fastest level: text of metrics and JSON still shrinks to a tenth."""
@@ -64,8 +65,7 @@ def _shift(size: int) -> int:
     return product
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A piece of a document: `size` bytes of text, deflated up to a byte boundary, and their CRC-32.
 
     `kept` is the text, None where only the compressed form is kept. `shift` moves a checksum over the text.

@@ -4,11 +4,11 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(Struct, frozen=True):
     """One instant by both clocks: `wall` in seconds since 1970, `monotonic` in seconds that only grow."""
 
     wall: float

@@ -11,12 +11,12 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Hashable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from asyncinotify import Event, Inotify, Mask, Watch
+from msgspec import Struct, field
 
 from runtime.log import Episode, Log
 
@@ -32,8 +32,7 @@ class Kind(Enum):
     """Anything may have changed: at the start, when the directory comes or goes, when events are lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One change: `name` is the entry's file name, empty for RESCAN."""
 
     kind: Kind
@@ -86,8 +85,7 @@ _OF_CONTENTS: Final = frozenset({Kind.WRITTEN, Kind.ATTRIBUTES})
 _RESCAN: Final = Change(Kind.RESCAN)
 
 
-@dataclass(slots=True, eq=False)
-class _Follower:
+class _Follower(Struct, eq=False):
     """One subscription: its directory, its queued changes, and its inotify watch or last signature.
 
     `changed`: the last poll found another signature.

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from asyncinotify import Inotify
+from msgspec import Struct
 
 from runtime.log import Log
 from runtime.text import visible
@@ -62,8 +63,7 @@ class Need:
     made: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """Something else that a process sees of its node. `hint`: what to do; empty where nothing is lacking."""
 
     name: str
@@ -71,8 +71,7 @@ class Observation:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PathState:
+class PathState(Struct, frozen=True):
     """The state of a path. `error` is the errno that keeps it from being used, 0 for none.
 
     `directory`: its directory exists. `mounted`: the socket itself is a mount point. `owner`: a uid.
@@ -105,8 +104,7 @@ class ProcessLimits:
     inotify_error: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightReport:
+class PreflightReport(Struct, frozen=True):
     """The log line: its `fields` in order, the names of those that are `lacking`, and a hint for each."""
 
     fields: dict[str, object]

@@ -7,9 +7,11 @@ kept in memory until it can; then both are joined. A damaged file is moved aside
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.history.coverage import (
     CoveredSpan,
@@ -33,8 +35,7 @@ _SPANS: Final = 1000
 """Covered spans that a query reads; of more, the latest."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryMoment:
+class QueryMoment(Struct, frozen=True):
     """The moment of a query: the last good poll, whether polls fail since, the unix time, and the seconds for
     which a poll counts as the present.
     """
@@ -142,16 +143,14 @@ boots, its clock may be years ahead until it is synchronised.
 _log = Log("history")
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryLimits:
+class HistoryLimits(Struct, frozen=True):
     """Limits: nothing that ended more than `age` seconds ago, and at most `size` bytes."""
 
     age: float
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryStatus:
+class HistoryStatus(Struct, frozen=True):
     """The condition of history. `written`: nothing waits, and it is in its file. Unix times, bytes."""
 
     written: bool = False

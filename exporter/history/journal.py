@@ -6,8 +6,10 @@ before the other or ran beside it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
+
+from msgspec import Struct, field
 
 from exporter.history.coverage import CoveredSpan, GapReason, PollRecord, PollTimes, certainty
 from exporter.history.devices import DeviceJournal, DeviceRow
@@ -95,8 +97,7 @@ def paired(
     return pairs, gone, new
 
 
-@dataclass(frozen=True, slots=True)
-class StoredHistory:
+class StoredHistory(Struct, frozen=True):
     """What an earlier process left: its open rows, its last poll (None: never), and the next free ids.
     `devices` are its open rows of devices.
     """
@@ -109,8 +110,7 @@ class StoredHistory:
     next_device: int = 1
 
 
-@dataclass(slots=True)
-class PendingWrites:
+class PendingWrites(Struct):
     """What is not written yet, by id. Writing it twice is harmless.
 
     `fresh` are the rows that began since the last write: no query has returned them.

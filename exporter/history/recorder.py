@@ -10,8 +10,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from exporter.history.archive import Archive, HistoryStatus, QueryMoment
 from exporter.history.coverage import EVENT_LAG, PollRecord, PollSequence, PollTimes
@@ -64,8 +66,7 @@ class HoldingRestorer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _WaitingPoll:
+class _WaitingPoll(Struct, frozen=True):
     """A poll, and the state that it found."""
 
     poll: PollRecord

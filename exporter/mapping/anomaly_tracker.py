@@ -5,8 +5,10 @@ not been offered for some time (no_longer_offered).
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.mapping.anomalies import MAX_FACTS, find, listed, no_longer_offered
 from exporter.mapping.device_ids import IdReader, read_id
@@ -22,8 +24,7 @@ _Place = tuple[str, int]
 """A resource and a NUMA node."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(Struct, frozen=True):
     """The verdict on a container with `devices`, of which `placed` had known NUMA nodes."""
 
     devices: frozenset[DeviceKey]

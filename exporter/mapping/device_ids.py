@@ -20,7 +20,6 @@ Ids that are longer than its limit have no such form.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Final, Literal
@@ -43,8 +42,7 @@ class DeviceKind(StrEnum):
     """A part of a device with resources of its own, such as a MIG instance."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdReading:
+class IdReading(Struct, frozen=True):
     """The parts of an id: the `rule`'s name, the `parent` ("" for a whole device, and for a partition whose
     id does not contain it), the number of the `replica` ("" if none), the `kind`, and the name of the
     `partition` ("" if none).
@@ -69,8 +67,7 @@ class IdRuleError(ValueError):
         self.problem = problem
 
 
-@dataclass(frozen=True, slots=True)
-class IdRule:
+class IdRule(Struct, frozen=True):
     """One form of id.
 
     `pattern` matches the whole id; its group `replica` is a share's number and `partition` a part's name.

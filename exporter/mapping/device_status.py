@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
@@ -44,8 +46,7 @@ class PluginStatus(NamedTuple):
     answers: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStatus:
+class DeviceStatus(Struct, frozen=True):
     """A device of a snapshot, its holders in order, and what its plugin reports, None without a report.
 
     `healthy` is None where the kubelet does not serve GetAllocatableResources.

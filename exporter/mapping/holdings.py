@@ -6,9 +6,10 @@ uid is unknown on one side is the same holding. Two known uids are two pods, wha
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from exporter.mapping.model import ClaimDevice, Device, HeldKey, Holder, Snapshot
 
@@ -37,8 +38,7 @@ class Renamed(NamedTuple):
     new: Holding
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(Struct, frozen=True):
     """Holdings that began, that ended, and that continue with another uid; each sorted."""
 
     began: tuple[Holding, ...] = ()
@@ -115,8 +115,7 @@ class OpenHoldings(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class HeldSince:
+class HeldSince(Struct, frozen=True):
     """When a holding was first seen, in unix time. `exact` is False if it began before the exporter's first
     List: it lasts since then or longer.
     """
@@ -125,16 +124,14 @@ class HeldSince:
     exact: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """A holding that ended, and for how many seconds it was seen."""
 
     holding: Holding
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class HoldingChanges:
+class HoldingChanges(Struct, frozen=True):
     """Changes by one snapshot: the diff, the releases, and since when each present holding lasts.
 
     `change` uses known uids: a holding that ended has its last known uid, even if the snapshot before had it
@@ -146,8 +143,7 @@ class HoldingChanges:
     since: Mapping[Holding, HeldSince]
 
 
-@dataclass(slots=True)
-class HoldingTracker:
+class HoldingTracker(Struct):
     """Tracks holdings from snapshot to snapshot.
 
     Starts from before a restart are taken over from history: for the first snapshot, and for RESTORE_FOR

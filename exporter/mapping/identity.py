@@ -18,9 +18,11 @@ All times are of one monotonic clock, in seconds.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from exporter.mapping.model import Device, PodKey, Snapshot
 
@@ -96,8 +98,7 @@ class PodRecord(NamedTuple):
         return self.over == NEVER and not self.identity.ended
 
 
-@dataclass(frozen=True, slots=True)
-class PodView:
+class PodView(Struct, frozen=True):
     """All that a source has reported, at one moment.
 
     `connected`: the source is being watched. `synced_at`: when the first pod of the API server arrived at the
@@ -123,8 +124,7 @@ EMPTY_VIEW: Final = PodView()
 """The view of an exporter without a pod source."""
 
 
-@dataclass(frozen=True, slots=True)
-class Poll:
+class Poll(Struct, frozen=True):
     """When List was called and when its answer arrived."""
 
     asked: float

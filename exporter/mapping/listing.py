@@ -6,8 +6,9 @@ another order counts as unchanged.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from exporter.mapping.model import PodKey
 from kubelet.pb.podresources.v1 import api_pb2
@@ -22,8 +23,7 @@ Nodes = tuple[int, ...]
 """NUMA nodes, sorted."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PodPart:
+class PodPart(Struct, frozen=True, eq=False):
     """One pod of an answer: its message, and its content in a comparable form. An unchanged pod is the same
     object as in the answer before.
     """
@@ -34,8 +34,7 @@ class PodPart:
     claims: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ListedPods:
+class ListedPods(Struct, frozen=True):
     """The pods of a List answer. `parts` are its pods by name, None if two pods have the same name or the
     answer is larger than LARGE.
     """
@@ -54,8 +53,7 @@ class _UnexpectedField(Exception):  # noqa: N818 -- internal signal
     """The message has another field than pod_resources."""
 
 
-@dataclass(slots=True)
-class ListReader:
+class ListReader(Struct):
     """Decodes one answer after the other."""
 
     _by_bytes: dict[bytes, PodPart] = field(default_factory=dict[bytes, PodPart])

@@ -14,6 +14,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from weakref import ReferenceType, ref
 
+from msgspec import Struct
+
 
 class DeviceKey(NamedTuple):
     """A device's name on this node. Ids are unique within a resource only."""
@@ -147,8 +149,7 @@ class ResourceCounts:
         return self.unhealthy - self.unavailable
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """Why a pod that the kubelet has not listed since its restart may still hold its devices.
 
     `since` is the restart and `until` the latest end of the doubt, both unix times.
@@ -328,8 +329,7 @@ class AdvertisedDevice:
     parent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AdvertisedResource:
+class AdvertisedResource(Struct, frozen=True):
     """One resource of a plugin: whether the kubelet accepted its registration, and the number of open
     ListAndWatch streams.
     """
@@ -367,8 +367,7 @@ class PluginReport:
         return self.received_at is not None and not self.problem
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceReport:
+class ResourceReport(Struct, frozen=True):
     """One resource as a plugin reports it, and the whole report."""
 
     resource: AdvertisedResource

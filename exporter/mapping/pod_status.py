@@ -5,9 +5,10 @@ As exporter.mapping.device_status for devices. Few readers want pods, so that a 
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.holdings import HeldSince, Holding
@@ -24,8 +25,7 @@ class HeldClaim(NamedTuple):
     since: HeldSince | None
 
 
-@dataclass(frozen=True, slots=True)
-class PodStatus:
+class PodStatus(Struct, frozen=True):
     """A pod that holds something: its containers that do, its devices and claimed devices in their order, its
     identity if its uid is proven, and the doubt about its holdings after a kubelet restart.
     """

@@ -15,7 +15,8 @@ as no longer offered.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.device_memory import RememberedDevice
@@ -55,8 +56,7 @@ def build(
     return builder.build(pods, allocatable, pod_uids=pod_uids, advertised=advertised)
 
 
-@dataclass(slots=True)
-class _ContainerHoldings:
+class _ContainerHoldings(Struct):
     """What one container holds: device ids by resource, CPUs, bytes by memory type and nodes."""
 
     ids: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
@@ -159,8 +159,7 @@ def _add_nodes(numa: dict[DeviceKey, Nodes], key: DeviceKey, nodes: Nodes) -> No
         numa[key] = tuple(sorted({*known, *nodes}))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Built:
+class _Built(Struct, frozen=True, eq=False):
     """A snapshot and its inputs. `positions` are the indexes of devices, empty without parts."""
 
     snapshot: Snapshot

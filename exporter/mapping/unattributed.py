@@ -14,8 +14,9 @@ dropped as soon as one of these pods ends: it was rejected, or ended before a Li
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from exporter.mapping.identity import EMPTY_VIEW, PodView
 from exporter.mapping.model import NO_REPORTS, DeviceKey, PluginReports, PodKey
@@ -36,8 +37,7 @@ _LATE: Final = 2.0
 """Seconds by which a source may report a pod after its admission."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnattributedDevice:
+class UnattributedDevice(Struct, frozen=True):
     """A device that was allocated at unix time `at` and that no pod lists. `pods` may have it, by the pod
     source.
     """
@@ -47,8 +47,7 @@ class UnattributedDevice:
     pods: tuple[PodKey, ...] = ()
 
 
-@dataclass(slots=True)
-class _Suspect:
+class _Suspect(Struct):
     """A device that was allocated at `at`. `seen_free`: a List within WITHIN seconds showed no holder.
     `pods`: the pods that may have it, by uid.
     """
@@ -58,8 +57,7 @@ class _Suspect:
     pods: dict[str, PodKey] = field(default_factory=dict[str, PodKey])
 
 
-@dataclass(frozen=True, slots=True)
-class PodsSeen:
+class PodsSeen(Struct, frozen=True):
     """The pod source's view; adding `offset` to its times gives unix time."""
 
     view: PodView = EMPTY_VIEW

@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.mapping.state import Freshness, State, StateStore
 from exporter.metrics.families import MappingFamilies, stale_mapping
@@ -23,8 +24,7 @@ LARGE: Final = 12 << 20
 """Bytes of text above which only its compressed form is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
+class _Body(Struct, frozen=True):
     """The families of the mapping of `state`: its blocks for plain text, and as one `whole` for gzip."""
 
     state: State

@@ -4,8 +4,9 @@ import itertools
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from exporter.history.archive import HistoryStatus
 from exporter.mapping.holdings import HoldingChanges
@@ -23,8 +24,7 @@ MAX_RESOURCES: Final = 1000
 _FORESEEN: Final = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", UNDECODABLE)
 
 
-@dataclass(slots=True)
-class _ResourceCounts:
+class _ResourceCounts(Struct):
     """Counts of one resource; `held`: how long released devices were held."""
 
     number: int
@@ -149,8 +149,7 @@ class Counters:
         yield from (refreshes, errors, duration)
 
 
-@dataclass(slots=True)
-class MappingStatus:
+class MappingStatus(Struct):
     """The families about the mapping as a whole. `state` is the mapping that the document shows; `fresh`: it
     is the kubelet's last answer.
     """

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.model import Anomaly
@@ -37,8 +38,7 @@ class SeriesPart(NamedTuple):
         return "claimed devices" if self.group is SeriesGroup.DEVICES else self.group.value
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesPlan:
+class SeriesPlan(Struct, frozen=True):
     """What is left out of `series`: the number of series of each part, in the order in which they go."""
 
     series: int

@@ -9,7 +9,6 @@ import math
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Final
 import aiohttp
 import msgspec
 from aiohttp import hdrs
+from msgspec import Struct
 
 from exporter.mapping.model import AdvertisedDevice, AdvertisedResource
 from runtime.flags import Address
@@ -33,8 +33,7 @@ from runtime.http.client import (
 from runtime.text import visible
 
 
-@dataclass(frozen=True, slots=True)
-class PluginAccess:
+class PluginAccess(Struct, frozen=True):
     """Credential files by flag: trusted CAs, client certificate and key, USER:PASSWORD; None if not given."""
 
     ca_file: Path | None = None
@@ -212,8 +211,7 @@ _IN_THREAD: Final = 64 * 1024
 """Bytes of a document above which decoding would block the event loop for milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginDocument:
+class PluginDocument(Struct, frozen=True):
     """A document and its digest."""
 
     resources: Mapping[str, AdvertisedResource]

@@ -7,9 +7,11 @@ plugin is kept for as long as the kubelet keeps its endpoint, then dropped. Noth
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Protocol
+
+from msgspec import Struct, field
 
 from exporter.mapping.model import (
     FORGOTTEN_AFTER,
@@ -47,8 +49,7 @@ class PluginEndpoint(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PollPace:
+class PollPace(Struct, frozen=True):
     """Times of polling, in seconds."""
 
     spacing: float = SPACING
@@ -56,8 +57,7 @@ class PollPace:
     forgotten_after: float = FORGOTTEN_AFTER
 
 
-@dataclass(slots=True)
-class _Plugin:
+class _Plugin(Struct):
     """One plugin and its state. `answered_at` is the event loop's time."""
 
     endpoint: PluginEndpoint

@@ -8,7 +8,6 @@ import binascii
 import ssl
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -29,8 +28,7 @@ class ApiServerAccessError(Exception):
     """The API server cannot be reached with this configuration: the file, what was found and expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApiServerAccess:
+class ApiServerAccess(Struct, frozen=True):
     """Address and credentials of an API server. Paths are read at each use."""
 
     server: str

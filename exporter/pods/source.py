@@ -4,7 +4,6 @@ Names that are longer than Kubernetes allows are refused: they would become Prom
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Final, Protocol
@@ -17,31 +16,27 @@ from kubelet.pb.core.v1 import pod_pb2
 from runtime.patterns import Pattern
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOpened:
+class StreamOpened(Struct, frozen=True):
     """The watch is open. `anew`: drop everything that was reported before."""
 
     anew: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PodSeen:
+class PodSeen(Struct, frozen=True):
     """A pod appeared or changed. `known`: the kubelet has it, or had it."""
 
     identity: PodIdentity
     known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PodGone:
+class PodGone(Struct, frozen=True):
     """The kubelet is done with a pod, or the API server deleted it."""
 
     key: PodKey
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodsListed:
+class PodsListed(Struct, frozen=True):
     """A list of all pods, requested at `begun`. `asked` is the same time if the list is no older than the
     request, None if it may come from a cache. Times are the event loop's.
     """
@@ -51,15 +46,13 @@ class PodsListed:
     asked: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PodsUnchanged:
+class PodsUnchanged(Struct, frozen=True):
     """All reported pods were unchanged at `asked`."""
 
     asked: float
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableEvent:
+class UnreadableEvent(Struct, frozen=True):
     """An event does not decode: all pods must be listed."""
 
     reason: str

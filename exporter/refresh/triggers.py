@@ -12,8 +12,9 @@ All times are the event loop's, in seconds.
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.refresh.protocols import Trigger
 from kubelet.paths import CHECKPOINT, KUBELET_SOCKET, KubeletPaths
@@ -95,8 +96,7 @@ UNSETTLED_RETRY_LATER: Final = 2.0
 RETRY_LATER_AFTER: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshTiming:
+class RefreshTiming(Struct, frozen=True):
     """Times of the loop, in seconds: `interval` is the longest time between full refreshes, `stale_after` the
     age at which the mapping is withdrawn from /metrics.
     """

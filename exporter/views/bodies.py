@@ -8,11 +8,11 @@ answer: they hold the age of the mapping.
 import time
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from exporter.mapping.device_status import DeviceStatus, DeviceStatuses
 from exporter.mapping.model import PodKey
@@ -33,8 +33,7 @@ KEPT_BYTES: Final = 16 << 20
 _END: Final = block(LIST_END)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ListBody:
+class ListBody(Struct, frozen=True, eq=False):
     """Every item of a list, of the state with `statuses`: as `texts`, and `deflated` in one block."""
 
     empty: Callable[[Moment], ListEnvelope]

@@ -10,9 +10,10 @@ keys begin with the same bytes are on one page.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
@@ -50,8 +51,7 @@ def read_cursor(text: str) -> Place:
     return tuple(map(bytes.fromhex, text.split(".")))
 
 
-@dataclass(frozen=True, slots=True)
-class Paging:
+class Paging(Struct, frozen=True):
     """A page: at most `limit` items, None for all, that come `after` a place, None for the first page."""
 
     limit: int | None = None

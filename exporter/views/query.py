@@ -17,6 +17,8 @@ from enum import StrEnum
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
+from msgspec import Struct
+
 from exporter.history.query import LIMIT, MAX_LIMIT, HistoryQuery, read_cursor
 from exporter.views.paging import ALL, Paging
 from exporter.views.paging import read_cursor as read_place
@@ -98,8 +100,7 @@ class SortColumn(StrEnum):
     NUMA = "numa"
 
 
-@dataclass(frozen=True, slots=True)
-class Sort:
+class Sort(Struct, frozen=True):
     """A column and a direction. Written `since`, or `-since` for descending."""
 
     column: SortColumn
@@ -156,8 +157,7 @@ def no_parameters(pairs: Pairs) -> None:
     single(pairs, ())
 
 
-@dataclass(frozen=True, slots=True)
-class ListQuery:
+class ListQuery(Struct, frozen=True):
     """The items of a list to answer with: those that match, one page of them or all."""
 
     filters: Filters = _NONE
@@ -175,8 +175,7 @@ def parse_list(pairs: Pairs, known: tuple[str, ...] = DEVICE_FILTERS) -> ListQue
     return ListQuery(_filters(found), Paging(limit, _cursor(found, read_place)))
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceQuery:
+class DeviceQuery(Struct, frozen=True):
     """The device to explain: its id, and its resource ("" for any)."""
 
     device: str
@@ -275,8 +274,7 @@ NAMES: Final = ("resource", "driver", "device", "namespace", "pod", "container",
 HISTORY_PARAMETERS: Final = (*NAMES, "at", "from", "to", "limit", "cursor")
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryRequest:
+class HistoryRequest(Struct, frozen=True):
     """A history query; `at` is its moment, None for a range. Unix time."""
 
     question: HistoryQuery

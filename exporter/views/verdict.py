@@ -4,9 +4,10 @@ Pages, the API and the commands share it: a page's colour is the severity, the f
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.mapping.model import Anomaly, ClaimDevice, Container, Device
 from exporter.mapping.state import Freshness
@@ -31,8 +32,7 @@ class Severity(StrEnum):
 _ORDER: Final = tuple(Severity)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The severity, and the sentence that says it first."""
 
     severity: Severity

@@ -5,9 +5,10 @@ static/times.js has the same rules as `clock_time` and `lasting`, because it adv
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.mapping.names import WHOLE_LIMIT
 from runtime.text import parse_duration, shortened, visible
@@ -18,8 +19,7 @@ _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep",
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """Untrusted text: `shown` without hidden characters, and `whole` where `shown` is cut, else ""."""
 
     shown: str

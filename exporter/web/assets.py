@@ -2,12 +2,12 @@
 
 import gzip
 import re
-from dataclasses import dataclass
 from hashlib import blake2s
 from pathlib import Path
 from typing import Final
 
 from aiohttp import hdrs, web
+from msgspec import Struct
 
 from exporter.web.answers import wants_gzip
 
@@ -23,8 +23,7 @@ _IMPORT: Final = re.compile(rb'(?<=from "\./)[a-z]+\.js(?=";)')
 """A module's import of another module."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
+class Asset(Struct, frozen=True):
     """One file, in memory."""
 
     address: str

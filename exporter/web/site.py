@@ -6,6 +6,8 @@ from hashlib import blake2s
 from secrets import token_hex
 from typing import Protocol
 
+from msgspec import Struct
+
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.state import Failure, Freshness, Moment, State, StateStore
@@ -84,8 +86,7 @@ class Site:
         return self._last_tag.of(self.run, moment, self.triggers())
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """The mapping's freshness in words. `headline` is steady while nothing changes; ages are in `detail` and
     `error` ("" without a failure, or an unconfirmed pod).
     """

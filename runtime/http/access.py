@@ -12,13 +12,14 @@ from binascii import Error
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from ipaddress import ip_address
 from ssl import SSLContext
 from threading import Thread
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from runtime.log import Episode, Log
 from runtime.text import visible
@@ -93,8 +94,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class AccessPolicy:
+class AccessPolicy(Struct, frozen=True):
     """What connections and requests must meet from now on. A header with an empty value is not sent."""
 
     tls: SSLContext | None = None

@@ -10,13 +10,13 @@ import socket
 from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from ssl import SSLContext
 from typing import Any, Final
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import LineTooLong
+from msgspec import Struct, field
 
 from runtime.exposition import Family, counter, gauge
 from runtime.http.access import AccessPolicy
@@ -74,8 +74,7 @@ if getattr(sslproto.SSLProtocol, "max_size", 0) > _TLS_BUFFER:
     sslproto.SSLProtocol.max_size = _TLS_BUFFER
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
+class ServerLimits(Struct, frozen=True):
     """What clients may take; times in seconds."""
 
     connections: int = MAX_CONNECTIONS
@@ -88,8 +87,7 @@ class ServerLimits:
 LIMITS: Final = ServerLimits()
 
 
-@dataclass(slots=True)
-class Traffic:
+class Traffic(Struct):
     """Counts since the process started; `connections` are those open now."""
 
     connections: int = 0
