@@ -23,6 +23,8 @@ from exporter.history.archive import Archive, HistoryLimits, QueryMoment
 from exporter.history.coverage import PollSequence, PollTimes
 from exporter.history.query import HistoryQuery
 from exporter.history.record import HoldingFacts, HoldingKey, HoldingRow, Present
+from exporter.history.rows import read_holding, read_row, read_text
+from exporter.history.texts import Texts
 from runtime.clock import Clock
 
 _DAY: Final = 86400.0
@@ -124,7 +126,8 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
     """Measure each query, and write the section."""
     figures: list[Figure] = []
     with closing(sqlite3.connect(path)) as bare:
-        bare.text_factory = sql.read_text
+        bare.text_factory = read_text
+        texts = Texts(bare.execute("SELECT id, text FROM texts"))
         for name, question in questions(churn, order).items():
             took, floor, rows = [], [], []
             for _ in range(rounds):
@@ -135,7 +138,7 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
                 took.append(1000 * (time.perf_counter() - began))
                 numbers = [row.id for row in found.rows]
                 began = time.perf_counter()
-                fetched = fetch(bare, numbers)
+                fetched = fetch(bare, texts, numbers)
                 floor.append(1000 * (time.perf_counter() - began))
                 assert {row.id for row in fetched} == set(numbers)
                 rows.append(len(numbers))
@@ -149,12 +152,15 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
     )
 
 
-def fetch(bare: sqlite3.Connection, numbers: Sequence[int]) -> list[HoldingRow]:
+def fetch(bare: sqlite3.Connection, texts: Texts, numbers: Sequence[int]) -> list[HoldingRow]:
     """The rows of these numbers, as directly as SQLite can."""
+    count = len(numbers)
     return [
-        sql.read_row(values)
-        for table, columns in sql.TABLES.items()
-        for values in bare.execute(sql.fetch(table, columns, len(numbers)), numbers)
+        *(read_row(values) for values in bare.execute(sql.fetch_some("present", count), numbers)),
+        *(
+            read_holding(values, texts.text)
+            for values in bare.execute(sql.fetch_some("holdings", count), numbers)
+        ),
     ]
 
 

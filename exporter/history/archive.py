@@ -4,7 +4,6 @@ Changes that cannot be written wait in memory, within bounds. If the file cannot
 kept in memory until it can; then both are joined. A damaged file is moved aside.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,13 +20,13 @@ from exporter.history.coverage import (
     coverage_gaps,
     without_answers,
 )
-from exporter.history.devices import DeviceRow, devices_at
+from exporter.history.devices import DeviceRow
 from exporter.history.file import FileLocked, HistoryFile
 from exporter.history.journal import Journal, StoredHistory
 from exporter.history.query import Cursor, HistoryQuery, HistoryResult
 from exporter.history.record import HoldingRow
-from exporter.history.sql import DamagedError
-from exporter.history.store import STEPS, FoundRows, Pruned, Store, StoreError, prune
+from exporter.history.rows import DamagedError
+from exporter.history.store import PAGES_FREED, STEPS, FoundRows, Pruned, Store, StoreError, prune
 from runtime.clock import Clock
 from runtime.log import Episode, Log
 
@@ -57,7 +56,6 @@ def answer(
     """Answer `query` from what is written; the process runs since unix time `started`. Raises the store's
     errors.
     """
-    found = store.find(query)
     spans = store.spans(query.since, query.until, _SPANS)
     since = query.since
     if len(spans) == _SPANS and since != query.until:
@@ -69,6 +67,7 @@ def answer(
     if _was_silent_at_start(journal, now, started, earliest):
         gaps = without_answers(gaps, started, until if since == until else None)
     unseen = tuple(gaps)
+    found = store.find(query, observed=not unseen)
     return _with_devices(
         query,
         found,
@@ -87,12 +86,10 @@ def answer(
 
 def _with_devices(query: HistoryQuery, found: FoundRows, result: HistoryResult) -> HistoryResult:
     """`result` with the devices that nobody held at the moment of `query`. They follow the last holding."""
-    if found.devices is None or query.since is None:
+    if found.devices is None:
         return result
-    devices, recorded = devices_at(query.since, found.devices, found.held, observed=not result.unseen)
-    result = replace(
-        result, devices_recorded=recorded, device_counts=Counter(device.state for device in devices)
-    )
+    devices, recorded, counts = found.devices
+    result = replace(result, devices_recorded=recorded, device_counts=counts)
     if result.next is not None:
         return result
     first = query.after.devices if query.after is not None else 0
@@ -361,6 +358,9 @@ class Archive:
 
     def _prune(self, store: Store) -> bool:
         """Delete some rows beyond the limits; whether there may be more."""
+        if store.upgrading:
+            store.upgrade()
+            return True
         before = None
         if self._last is not None and self._last.steady - self._clock_set >= STEADY_FOR:
             before = self._last.answered - self._limits.age
@@ -371,7 +371,7 @@ class Archive:
         for pruned in prune(store, self._limits.size, before):
             self._count_pruned(pruned)
             steps += 1
-        return steps == STEPS
+        return steps == STEPS or store.free() > PAGES_FREED
 
     def _count_pruned(self, pruned: Pruned) -> None:
         self._journal.forget(pruned.before)

@@ -11,7 +11,8 @@ are no devices:
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -209,10 +210,20 @@ class DeviceJournal:
         return [*rows, *numbered]
 
 
+class DevicesAt(NamedTuple):
+    """The devices that nobody held at a moment, sorted, whether devices were recorded then, and the number of
+    devices by state.
+    """
+
+    devices: Sequence[DeviceAt]
+    recorded: bool
+    counts: Mapping[str, int]
+
+
 def devices_at(
     at: float, rows: Iterable[DeviceRow], held: Collection[DeviceKey], *, observed: bool
-) -> tuple[list[DeviceAt], bool]:
-    """The devices that nobody held at unix time `at`, sorted, and whether devices were recorded then.
+) -> DevicesAt:
+    """The devices that nobody held at unix time `at`.
 
     `rows` may all be of this moment; `held` are the devices that somebody held, perhaps. `observed`: there
     was no gap in observation.
@@ -235,4 +246,4 @@ def devices_at(
             elif key.resource in none_left and state == FREE:
                 state = UNHEALTHY if none_left[key.resource] else UNKNOWN
             found.append(DeviceAt(key, of_key[-1].facts.parent, state))
-    return found, recorded
+    return DevicesAt(found, recorded, Counter(device.state for device in found))

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from exporter.history import sql
+from exporter.history import schema
 from exporter.history.store import StoreError
 
 MODE: Final = 0o640
@@ -52,7 +52,7 @@ def foreign_problem(path: Path) -> str:
         return "it is no database, and so the file of another program"
     application = int.from_bytes(head[68:72])
     # A new history, whose tables are still in the write-ahead log, has no application id either.
-    if application == sql.APPLICATION or (application == 0 and (known or head[100:] == _EMPTY_TABLE)):
+    if application == schema.APPLICATION or (application == 0 and (known or head[100:] == _EMPTY_TABLE)):
         return ""
     return "it is a database of another program"
 

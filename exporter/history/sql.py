@@ -1,126 +1,97 @@
-"""SQL of history: the schema, the query, and the conversion of rows. Pure.
+"""SQL of history's queries. Pure.
 
-The table `present` has the few rows that are held, and changes. The table `past` has the many rows that
-ended, and never changes: each of its index entries is written once. `id` is the same in both. The table
-`watches` has the covered spans, `devices` the times of the devices. Values that are read are checked: the
-file may be damaged.
+A query searches three tables: `present`, which is small, `holdings`, whose names are mostly numbers, and
+`past` while an older file is upgraded. Of both large tables it has a search for each class of length
+(exporter.history.query), so that each search reads little more than what it finds.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from exporter.history.coverage import CoveredSpan, GapReason
-from exporter.history.devices import DeviceRow, RecordedDevice
-from exporter.history.query import HistoryQuery, reach, span_of, spellings
-from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
-from exporter.mapping.model import DeviceKey
-
-NOTHING_CHOSEN: Final[Mapping[str, Sequence[str] | None]] = MappingProxyType({})
-
-APPLICATION: Final = 0x64766C73
-"""PRAGMA application_id: "dvls"."""
-VERSION: Final = 2
-"""PRAGMA user_version: of this schema."""
-
-_NAMES: Final = (
-    *("resource", "driver", "pool", "device", "share_id", "claim_namespace", "claim"),
-    *("namespace", "pod", "container", "uid", "workload_kind", "workload", "parent", "node"),
-)
-_START: Final = ("start_not_before", "start_not_after", "start_certainty")
-_END: Final = ("end_not_before", "end_not_after", "end_certainty")
-
-# A present row has the bounds of `missed` in the columns of the end.
-PRESENT_COLUMNS: Final = ("id", *_NAMES, *_START, *_END, "assumed", "low")
-PAST_COLUMNS: Final = (*PRESENT_COLUMNS, "span")
-TABLES: Final = {"past": PAST_COLUMNS, "present": PRESENT_COLUMNS}
-
-_TYPES: Final = {
-    "id": "INTEGER PRIMARY KEY",
-    "start_not_before": "REAL",
-    "start_not_after": "REAL",
-    "end_not_before": "REAL",
-    "end_not_after": "REAL",
-    "end_certainty": "TEXT",
-    "low": "REAL NOT NULL",
-    "span": "INTEGER NOT NULL",
-    "assumed": "INTEGER NOT NULL",
-}
-
-
-def _table(name: str, columns: tuple[str, ...]) -> str:
-    body = ", ".join(f"{column} {_TYPES.get(column, 'TEXT NOT NULL')}" for column in columns)
-    return f"CREATE TABLE {name} ({body})"
-
-
-_INDEXES: Final = {
-    "past_time": "span, low",
-    "past_resource": "resource, span, low",
-    "past_driver": "driver, span, low",
-    "past_device": "device, span, low",
-    "past_parent": "parent, span, low",
-    "past_namespace": "namespace, span, low",
-    "past_pod": "pod, span, low",
-    "past_uid": "uid, span, low",
-    "past_end": "end_not_after",
-}
-# Columns that are empty in most rows have partial indexes.
-_PARTIAL: Final = {"past_driver": "driver", "past_parent": "parent", "past_uid": "uid"}
-
-DEVICE_COLUMNS: Final = ("id", "resource", "device", "parent", "healthy", "low", "since", "until", "high")
-
-UPGRADE: Final = (
-    # Version 2: the devices that nobody holds.
-    """CREATE TABLE IF NOT EXISTS devices (id INTEGER PRIMARY KEY, resource TEXT NOT NULL,
-device TEXT NOT NULL, parent TEXT NOT NULL, healthy INTEGER NOT NULL, low REAL NOT NULL,
-since REAL NOT NULL, until REAL, high REAL)""",
-    "CREATE INDEX IF NOT EXISTS devices_high ON devices (high)",
-    f"PRAGMA user_version = {VERSION}",
-)
-"""From any earlier version to this one."""
-
-SCHEMA: Final = (
-    *(_table(name, columns) for name, columns in TABLES.items()),
-    "CREATE TABLE watches (id INTEGER PRIMARY KEY, since REAL NOT NULL, until REAL NOT NULL, gap TEXT)",
-    "CREATE INDEX watches_since ON watches (since)",
-    "CREATE INDEX watches_until ON watches (until)",
-    *(
-        f"CREATE INDEX {name} ON past ({columns})"
-        + (f" WHERE {_PARTIAL[name]} > ''" if name in _PARTIAL else "")
-        for name, columns in _INDEXES.items()
-    ),
-    f"PRAGMA application_id = {APPLICATION}",
-    *UPGRADE,
+from exporter.history.query import SPANS, HistoryQuery, reach, spellings
+from exporter.history.rows import LATEST, LOW_BITS, TICKS, Encode, ticks, uid_value
+from exporter.history.schema import (
+    DEVICE_COLUMNS,
+    ENDED,
+    HOLDER_COLUMNS,
+    HOLDING_COLUMNS,
+    PAST_COLUMNS,
+    PRESENT_COLUMNS,
+    UID_BEGINS,
 )
 
 
-def _insert(table: str, columns: tuple[str, ...]) -> str:
+def _insert(table: str, columns: Sequence[str]) -> str:
     marks = ", ".join("?" * len(columns))
     return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608 -- constants
 
 
 WRITE_PRESENT: Final = _insert("present", PRESENT_COLUMNS)
-WRITE_PAST: Final = _insert("past", PAST_COLUMNS)
+WRITE_HOLDING: Final = _insert("holdings", HOLDING_COLUMNS)
+WRITE_HOLDER: Final = _insert("holders", HOLDER_COLUMNS)
+WRITE_TEXT: Final = _insert("texts", ("id", "text"))
 WRITE_SPAN: Final = _insert("watches", ("id", "since", "until", "gap"))
-WRITE_DEVICE: Final = _insert("devices", DEVICE_COLUMNS)
+WRITE_DEVICE: Final = _insert("device_spans", DEVICE_COLUMNS)
 DELETE_PRESENT: Final = "DELETE FROM present WHERE id = ?"
 
-RESOURCES: Final = """\
-WITH RECURSIVE known(name) AS (
-  SELECT min(resource) FROM past INDEXED BY past_resource WHERE resource > ''
-  UNION ALL
-  SELECT (SELECT min(resource) FROM past INDEXED BY past_resource WHERE resource > name)
-  FROM known WHERE name IS NOT NULL
-)
-SELECT name FROM known WHERE name IS NOT NULL
-UNION SELECT resource FROM present WHERE resource > ''
-UNION SELECT resource FROM devices WHERE resource > ''
-ORDER BY 1 LIMIT 1000"""
-"""All resources: one step in the index for each, whatever its number of rows of holdings."""
 
-SPANS: Final = """\
+def _uid_begins(value: str) -> str:
+    return f"{UID_BEGINS} = substr({value}, 1, 6) AND uid <> ''"
+
+
+_SAME_HOLDER: Final = " AND ".join(f"{column} = ?{n}" for n, column in enumerate(HOLDER_COLUMNS, start=1))
+_HOLDER: Final = "SELECT id FROM holders INDEXED BY"
+HOLDER_BY_UID: Final = f"{_HOLDER} holders_uid WHERE {_SAME_HOLDER} AND {_uid_begins('?2')}"
+HOLDER_BY_POD: Final = f"{_HOLDER} holders_pod WHERE {_SAME_HOLDER}"
+
+LOW: Final = f"(slot & {LATEST})"
+"""The `low` of a row of `holdings`, in ticks."""
+
+_FETCHED: Final = {
+    "holdings": (
+        f"SELECT {', '.join(f'h.{column}' for column in HOLDING_COLUMNS)}, "  # noqa: S608 -- constants
+        f"{', '.join(f'c.{column}' for column in HOLDER_COLUMNS)} "
+        "FROM holdings h LEFT JOIN holders c ON c.id = h.holder"
+    ),
+    "past": f"SELECT {', '.join(PAST_COLUMNS)} FROM past",  # noqa: S608 -- constants
+    "present": f"SELECT {', '.join(PRESENT_COLUMNS)} FROM present",  # noqa: S608 -- constants
+}
+
+
+def fetch(table: str, condition: str = "") -> str:
+    """The query for whole rows of holdings: HOLDING_COLUMNS and HOLDER_COLUMNS, PAST_COLUMNS, or
+    PRESENT_COLUMNS.
+    """
+    return f"{_FETCHED[table]} {condition}"
+
+
+def fetch_some(table: str, count: int) -> str:
+    """The same for `count` rows by their ids."""
+    number = "h.id" if table == "holdings" else "id"
+    return fetch(table, f"WHERE {number} IN ({', '.join('?' * count)})")
+
+
+def distinct(table: str, column: str) -> str:
+    """The query for the different values of a column. In a large table it is one step in the column's index
+    for each, whatever its number of rows.
+    """
+    if table in {"present", "device_spans"}:
+        return f"SELECT DISTINCT {column} FROM {table} WHERE {column} <> ''"  # noqa: S608 -- constants
+    # As in the conditions of the partial indexes.
+    named = f"{column} > ''" if table == "past" else f"{column} <> ''"
+    values = f"FROM {table} INDEXED BY {table}_{column} WHERE {named}"
+    return f"""\
+WITH RECURSIVE known(value) AS (
+  SELECT min({column}) {values}
+  UNION ALL
+  SELECT (SELECT min({column}) {values} AND {column} > value) FROM known WHERE value IS NOT NULL
+)
+SELECT value FROM known WHERE value IS NOT NULL"""  # noqa: S608 -- constants
+
+
+PAST_SPANS: Final = """\
 WITH RECURSIVE known(span) AS (
   SELECT min(span) FROM past INDEXED BY past_time
   UNION ALL
@@ -128,84 +99,135 @@ WITH RECURSIVE known(span) AS (
   FROM known WHERE known.span IS NOT NULL
 )
 SELECT span FROM known WHERE span IS NOT NULL"""
-"""All classes of length."""
+"""The classes of length in `past`."""
 
-DRIVERS: Final = """\
-SELECT DISTINCT driver FROM past INDEXED BY past_driver WHERE driver > ''
-UNION SELECT driver FROM present WHERE driver > ''
-ORDER BY 1 LIMIT 1000"""
-"""All drivers."""
+
+def has_span(span: int) -> str:
+    """The query whether `holdings` has a class of length."""
+    return f"SELECT EXISTS (SELECT 1 FROM holdings WHERE {_of_span(span)})"  # noqa: S608 -- a number
+
+
+def _of_span(span: int) -> str:
+    return f"slot >= {span << LOW_BITS} AND slot < {span + 1 << LOW_BITS}"
+
 
 FEW: Final = 256
 """Names with a part up to which each is searched by its index. Rows of more names are met soon by going back
 in time.
 """
 
-_ALL: Final = 1_000_000
+FEW_ROWS: Final = 8192
+"""Holdings of a pod or a uid up to which they are searched by the pod. More are met soon in other ways."""
 
 PARTS: Final = {"device": ("device", "parent"), "pod": ("pod",)}
 """The fields that match by a part of the name in the first column, and the columns that have whole names."""
 
 
-def _named(column: str) -> tuple[str, ...]:
-    """The tables with the names of a column."""
-    holdings = (f"past INDEXED BY past_{column}", "present")
-    return (*holdings, "devices") if column in PARTS["device"] else holdings
+@dataclass(frozen=True, slots=True)
+class NameSet:
+    """The names that replace the name of a query's field. `many`: more than FEW, and `names` of pods has the
+    first of them.
+    """
+
+    names: Sequence[str]
+    many: bool = False
 
 
-Chosen = Mapping[str, Sequence[str] | None]
-"""The names that replace a field's, by field; None: those with the field's text as a part."""
+NOTHING_CHOSEN: Final[Mapping[str, NameSet]] = {}
 
 
-def names(field: str, part: str, limit: int) -> tuple[str, dict[str, object]]:
-    """The query for `limit` different names of a field with this part, and its parameters."""
-    parameters: dict[str, object] = {"names": limit}
-    where = f"WHERE {_has(field, part, parameters)}" if part else ""
-    searches = " UNION ".join(
-        # LIMIT -1: the condition is evaluated once for each name, not for each row.
-        f"SELECT {field} FROM (SELECT DISTINCT {field} FROM {table} LIMIT -1) {where}"  # noqa: S608 -- constants
-        for table in _named(field)
-    )
-    return f"{searches} LIMIT :names", parameters
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the store has: the classes of length of `holdings` and of `past` (None: there is no `past`), and
+    the dictionary.
+    """
+
+    spans: Collection[int]
+    past: Collection[int] | None = None
+    encode: Encode = field(default=lambda text: text)
 
 
-def is_name(field: str, given: str) -> tuple[str, dict[str, object]]:
-    """The query whether history has `given` as a whole name of a field, and its parameters."""
-    parameters: dict[str, object] = {}
-    conditions = [(column, _is(column, given, parameters)) for column in PARTS[field]]
-    searches = [
-        f"EXISTS (SELECT 1 FROM {table} WHERE {condition})"  # noqa: S608 -- constants
-        for column, condition in conditions
-        for table in _named(column)
-    ]
-    return f"SELECT {' OR '.join(searches)}", parameters
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A part of a query: a table with its index, its conditions, and what its rows are ordered by."""
+
+    table: str
+    conditions: Sequence[str]
+    order: str = "low"
+    low: str = "low"
 
 
-_CHOICES: Final = (
-    ("uid", "past_uid"),
-    ("device", "past_device"),
-    ("pod", "past_pod"),
-    ("driver", "past_driver"),
-    ("namespace", "past_namespace"),
-    ("resource", "past_resource"),
-)
-"""Filters, the most selective first, and their indexes."""
+_CHOICES: Final = ("uid", "device", "pod", "driver", "namespace", "resource")
+"""Filters with an index, the most selective first."""
 
 
 def find(
-    question: HistoryQuery, spans: Iterable[int], chosen: Chosen = NOTHING_CHOSEN
+    question: HistoryQuery,
+    content: Content,
+    chosen: Mapping[str, NameSet] = NOTHING_CHOSEN,
+    *,
+    by_holder: bool = False,
 ) -> tuple[str, dict[str, object]]:
-    """The query for the ids of limit + 1 rows, in order, each with `low`, and its parameters. `spans` are the
-    existing classes of length: the query has a search for each.
+    """The query for the ids of limit + 1 rows, in order, each with `low`, and its parameters. `by_holder`:
+    search the rows by their pods.
     """
     parameters: dict[str, object] = {"rows": question.limit + 1}
+    parts = (
+        f"SELECT * FROM (SELECT id, {search.low} AS low FROM {search.table}"  # noqa: S608 -- constants
+        f"{_where(search)} ORDER BY {search.order} DESC, id DESC LIMIT :rows)"
+        for search in _searches(question, content, chosen, parameters, by_holder=by_holder)
+    )
+    return f"{' UNION ALL '.join(parts)} ORDER BY low DESC, id DESC LIMIT :rows", parameters
+
+
+def held(
+    question: HistoryQuery, content: Content, chosen: Mapping[str, NameSet] = NOTHING_CHOSEN
+) -> tuple[str, dict[str, object]]:
+    """The query for the devices of all rows that `find` finds, on all pages, and its parameters."""
+    parameters: dict[str, object] = {}
+    parts = (
+        f"SELECT resource, device FROM {search.table}{_where(search)}"  # noqa: S608 -- constants
+        for search in _searches(question, content, chosen, parameters, by_holder=False)
+    )
+    return " UNION ".join(parts), parameters
+
+
+def _where(search: _Search) -> str:
+    return f" WHERE {' AND '.join(search.conditions)}" if search.conditions else ""
+
+
+def _searches(
+    question: HistoryQuery,
+    content: Content,
+    chosen: Mapping[str, NameSet],
+    parameters: dict[str, object],
+    *,
+    by_holder: bool,
+) -> Iterator[_Search]:
+    by_name = (n for n in _CHOICES if getattr(question, n) and not (n in chosen and chosen[n].many))
+    yield from _present(question, chosen, parameters, content, next(by_name, "time"))
+    yield from _holdings(question, chosen, parameters, content, by_holder=by_holder)
+
+
+# Tables with texts: `present`, and `past` of an older file.
+
+
+def _present(
+    question: HistoryQuery,
+    chosen: Mapping[str, NameSet],
+    parameters: dict[str, object],
+    content: Content,
+    index: str,
+) -> Iterator[_Search]:
     wanted = [
         _is(name, asked, parameters)
         for name in ("resource", "driver", "namespace", "pod", "container", "uid")
         if (asked := getattr(question, name)) and name not in chosen
     ]
     wanted += [
-        _has(name, getattr(question, name), parameters) if found is None else _among(name, found, parameters)
+        _has(name, getattr(question, name), parameters)
+        if found.many
+        else _among(name, found.names, parameters)
         for name, found in chosen.items()
     ]
     if question.until is not None:
@@ -215,70 +237,30 @@ def find(
     if question.after is not None:
         parameters |= {"low": question.after.low, "number": question.after.id}
         wanted.append("low <= :low AND (low < :low OR id < :number)")
-    by_name = [(n, i) for n, i in _CHOICES if getattr(question, n) and chosen.get(n, ()) is not None]
-    index = next((i for _, i in by_name), "past_time")
-    searches: list[tuple[str, list[str]]] = [(index, wanted)]
+    searches = [(index, wanted)]
     if question.device and "device" not in chosen:
-        of_parent = "past_parent" if index == "past_device" else index
         searches = [
             (index, [_is("device", question.device, parameters), *wanted]),
             # A whole device is not its own parent: no row comes twice.
-            (of_parent, [_is("parent", question.device, parameters), "device <> parent", *wanted]),
+            (
+                "parent" if index == "device" else index,
+                [_is("parent", question.device, parameters), "device <> parent", *wanted],
+            ),
         ]
-    parts: list[str] = []
     for by, conditions in searches:
-        parts.extend(_past(conditions, by, spans, question.since, parameters))
-        parts.append(_part("present", conditions))
-    return f"{' UNION ALL '.join(parts)} ORDER BY low DESC, id DESC LIMIT :rows", parameters
+        yield _Search("present", conditions)
+        for span in content.past or ():
+            yield _past(span, by, conditions, question.since, parameters)
 
 
-# At the moment of the last poll without it, and of the first one, it was not known.
-_OPEN_AT: Final = (
-    "(low < :at OR since <= :at) AND (high IS NULL OR high > :at OR (high >= :at AND until >= :at))"
-)
-
-
-def devices(
-    question: HistoryQuery, at: float, chosen: Chosen = NOTHING_CHOSEN
-) -> tuple[str, dict[str, object]]:
-    """The query for the rows of devices that may be of the moment `at`, and its parameters."""
-    parameters: dict[str, object] = {"at": at}
-    wanted: list[str] = []
-    if question.resource or "resource" in chosen:
-        resources = chosen.get("resource") or spellings(question.resource)
-        wanted.append(_among("resource", resources, parameters))
-    if "device" in chosen:
-        found = chosen["device"]
-        wanted.append(
-            _has("device", question.device, parameters)
-            if found is None
-            else _among("device", found, parameters)
-        )
-    elif question.device:
-        whole = (_is(column, question.device, parameters) for column in PARTS["device"])
-        wanted.append(f"({' OR '.join(f'({one})' for one in whole)})")
-    columns = ", ".join(DEVICE_COLUMNS)
-    condition = " AND ".join(["device > ''", *wanted])
-    statement = f"SELECT {columns} FROM devices WHERE {_OPEN_AT} AND (device = '' OR ({condition}))"  # noqa: S608 -- constants
-    return statement, parameters
-
-
-def held(
-    question: HistoryQuery, spans: Iterable[int], chosen: Chosen = NOTHING_CHOSEN
-) -> tuple[str, dict[str, object]]:
-    """The query for the devices of all rows that `find` finds, on all pages, and its parameters."""
-    statement, parameters = find(replace(question, after=None, limit=_ALL), spans, chosen)
-    parts = [
-        f"SELECT resource, device FROM {table} WHERE id IN (SELECT id FROM found)"  # noqa: S608 -- constants
-        for table in TABLES
-    ]
-    return f"WITH found AS MATERIALIZED ({statement}) {' UNION '.join(parts)}", parameters
-
-
-def fetch(table: str, columns: tuple[str, ...], count: int) -> str:
-    """The query for `count` rows by their ids."""
-    marks = ", ".join("?" * count)
-    return f"SELECT {', '.join(columns)} FROM {table} WHERE id IN ({marks})"  # noqa: S608 -- constants
+def _past(
+    span: int, index: str, wanted: Sequence[str], since: float | None, parameters: dict[str, object]
+) -> _Search:
+    conditions = [f"span = {span}", *wanted]
+    if since is not None:
+        parameters |= {"since": since, f"past{span}": since - reach(span)}
+        conditions.append(f"low > :past{span} AND end_not_after > :since")
+    return _Search(f"past INDEXED BY past_{index}", conditions)
 
 
 def _is(column: str, asked: str, parameters: dict[str, object]) -> str:
@@ -292,148 +274,192 @@ def _has(column: str, part: str, parameters: dict[str, object]) -> str:
 
 
 def _among(column: str, texts: Sequence[str], parameters: dict[str, object]) -> str:
-    names = [f"{column}_{number}" for number in range(len(texts))]
-    parameters.update(zip(names, texts, strict=True))
-    # A partial index requires the second condition.
-    condition = f"{column} = :{names[0]}" if len(names) == 1 else f"{column} IN (:{', :'.join(names)})"
-    return f"{condition} AND {column} > ''"
+    # A partial index of `past` requires the second condition.
+    return f"{_in(column, column, texts, parameters)} AND {column} > ''"
 
 
-def _past(
-    wanted: list[str],
-    index: str,
-    spans: Iterable[int],
-    since: float | None,
+def _in(column: str, name: str, values: Sequence[object], parameters: dict[str, object]) -> str:
+    if len(values) > FEW:
+        parameters[name] = json.dumps(values)
+        return f"{column} IN (SELECT value FROM json_each(:{name}))"  # noqa: S608 -- constants
+    names = [f"{name}_{number}" for number in range(len(values))]
+    parameters.update(zip(names, values, strict=True))
+    return f"{column} = :{names[0]}" if len(names) == 1 else f"{column} IN (:{', :'.join(names)})"
+
+
+# The table with numbers.
+
+
+def _holdings(
+    question: HistoryQuery,
+    chosen: Mapping[str, NameSet],
     parameters: dict[str, object],
+    content: Content,
+    *,
+    by_holder: bool,
+) -> Iterator[_Search]:
+    encode = content.encode
+    wanted = [
+        _coded(name, _names(name, question, chosen), encode, parameters)
+        for name in ("resource", "driver", "namespace")
+        if getattr(question, name)
+    ]
+    holder = holder_condition(question, chosen, encode, parameters)
+    index = next(
+        (n for n in _CHOICES if n not in {"uid", "pod"} and getattr(question, n) and not _many(n, chosen)),
+        "time",
+    )
+    if by_holder:
+        index = "holder"
+        wanted.append(f"holder IN (SELECT +id FROM holders WHERE {holder})")  # noqa: S608 -- constants
+    elif holder:
+        wanted.append(f"EXISTS (SELECT 1 FROM holders WHERE id = holder AND {holder})")  # noqa: S608 -- constants
+    searches = [(index, wanted)]
+    if question.device:
+        names = _coded("device", _names("device", question, chosen), encode, parameters)
+        searches = [(index, [names, *wanted])]
+        if "device" not in chosen:
+            parents = _coded("parent", spellings(question.device), encode, parameters)
+            by = "parent" if index == "device" else index
+            searches.append((by, [parents, "device <> parent", *wanted]))
+    for by, conditions in searches:
+        table = f"holdings INDEXED BY holdings_{by}"
+        low = f"{LOW} / {TICKS}.0"
+        if by == "holder":
+            yield _Search(table, [*conditions, *_bounds(question, LOW, None, parameters)], low, low)
+            continue
+        for span in content.spans:
+            yield _Search(table, [*conditions, *_bounds(question, "slot", span, parameters)], "slot", low)
+
+
+def _many(name: str, chosen: Mapping[str, NameSet]) -> bool:
+    return name in chosen and chosen[name].many
+
+
+def _names(name: str, question: HistoryQuery, chosen: Mapping[str, NameSet]) -> Sequence[str]:
+    return chosen[name].names if name in chosen else spellings(getattr(question, name))
+
+
+def _coded(column: str, texts: Sequence[str], encode: Encode, parameters: dict[str, object]) -> str:
+    # A partial index requires the second condition.
+    return f"{_in(column, f'{column}_code', [*map(encode, texts)], parameters)} AND {column} <> ''"
+
+
+def holder_condition(
+    question: HistoryQuery, chosen: Mapping[str, NameSet], encode: Encode, parameters: dict[str, object]
+) -> str:
+    """The condition for the rows of `holders` that a query asks for; "" for all."""
+    conditions: list[str] = []
+    if question.uid:
+        names = [f"uid_value_{number}" for number in range(len(spellings(question.uid)))]
+        parameters.update(zip(names, map(uid_value, spellings(question.uid)), strict=True))
+        whole = (f"uid = :{name} AND {_uid_begins(f':{name}')}" for name in names)
+        conditions.append(f"({' OR '.join(whole)})")
+    if _many("pod", chosen):
+        conditions.append(_has("pod", question.pod, parameters))
+    elif question.pod:
+        conditions.append(_in("pod", "holder_pod", _names("pod", question, chosen), parameters))
+    if question.container:
+        values = [*map(encode, spellings(question.container))]
+        conditions.append(_in("container", "holder_container", values, parameters))
+    return " AND ".join(conditions)
+
+
+def holdings_of(condition: str) -> str:
+    """The query for the number of rows, up to FEW_ROWS + 1, of the holders that meet `condition`."""
+    return (
+        "SELECT count(*) FROM (SELECT 1 FROM holdings INDEXED BY holdings_holder "  # noqa: S608 -- constants
+        f"WHERE holder IN (SELECT +id FROM holders WHERE {condition}) LIMIT {FEW_ROWS + 1})"
+    )
+
+
+def _bounds(
+    question: HistoryQuery, column: str, span: int | None, parameters: dict[str, object]
 ) -> Iterator[str]:
-    """A search for each class of length."""
-    for span in spans:
-        conditions = [f"span = {span}", *wanted]
-        if since is not None:
-            parameters |= {"since": since, f"from{span}": since - reach(span)}
-            conditions.append(f"low > :from{span} AND end_not_after > :since")
-        yield _part(f"past INDEXED BY {index}", conditions)
+    """The conditions of time: for rows of one class on their slots, or else on LOW."""
+    base, mark = (0, "") if span is None else (span << LOW_BITS, str(span))
+    since, until, after = question.since, question.until, question.after
+    first = -1 if since is None else ticks(since - reach(SPANS if span is None else span)) - 1
+    last = LATEST if until is None else ticks(until)
+    if after is not None:
+        last = -1 if after.after_rows else min(last, ticks(after.low))
+    parameters |= {f"first{mark}": base + first, f"last{mark}": base + last}
+    yield f"{column} > :first{mark} AND {column} <= :last{mark}"
+    if until is not None:
+        # At the moment of the last poll without it, it was not held.
+        parameters[f"until{mark}"] = base + _above(until)
+        yield f"(started IS NULL OR {column} < :until{mark})"
+    if since is not None:
+        parameters["since_ticks"] = since * TICKS
+        yield f"{ENDED} > :since_ticks"
+    if after is not None:
+        parameters |= {f"after{mark}": base + ticks(after.low), "number": after.id}
+        yield f"({column} < :after{mark} OR id < :number)"
 
 
-def _part(table: str, conditions: list[str]) -> str:
-    where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-    return (
-        f"SELECT * FROM (SELECT id, low FROM {table} {where}"  # noqa: S608 -- constants
-        "ORDER BY low DESC, id DESC LIMIT :rows)"
+def _above(seconds: float) -> int:
+    """The first tick that is not before a time."""
+    return ticks(seconds) + (ticks(seconds) < seconds * TICKS)
+
+
+# Names.
+
+
+def names(part: str, limit: int, tables: Iterable[str]) -> tuple[str, dict[str, object]]:
+    """The query for `limit` different names of pods with this part in some tables, and its parameters."""
+    parameters: dict[str, object] = {"names": limit}
+    where = f"WHERE {_has('pod', part, parameters)}" if part else ""
+    searches = " UNION ".join(
+        # LIMIT -1: the condition is evaluated once for each name, not for each row.
+        f"SELECT pod FROM (SELECT DISTINCT pod FROM {table} LIMIT -1) {where}"  # noqa: S608 -- constants
+        for table in tables
     )
+    return f"{searches} LIMIT :names", parameters
 
 
-class DamagedError(Exception):
-    """The file is damaged; the message says what was found."""
+def is_name(field: str, given: str, content: Content) -> tuple[str, dict[str, object]]:
+    """The query whether history has `given` as a whole name of a field, and its parameters."""
+    parameters: dict[str, object] = {}
+    texts = ("present",) if content.past is None else ("present", "past")
+    coded = ("holdings", "device_spans")
+    conditions = [(table, _is(column, given, parameters)) for column in PARTS[field] for table in texts]
+    if field == "pod":
+        conditions.append(("holders", _in("pod", "holder_pod", spellings(given), parameters)))
+    else:
+        conditions += [
+            (table, _coded(column, spellings(given), content.encode, parameters))
+            for column in PARTS[field]
+            for table in coded
+        ]
+    searches = (f"EXISTS (SELECT 1 FROM {table} WHERE {condition})" for table, condition in conditions)  # noqa: S608 -- constants
+    return f"SELECT {' OR '.join(searches)}", parameters
 
 
-def read_text(raw: bytes) -> str:
-    """Decode text. Damaged text is shown as it is, instead of failing the whole answer."""
-    return raw.decode(errors="replace")
+# Devices.
+
+# At the moment of the last poll without it, and of the first one, it was not known.
+_OPEN_AT: Final = (
+    "(low < :at OR since <= :at) AND (high IS NULL OR high > :at OR (high >= :at AND until >= :at))"
+)
 
 
-def optional(value: object) -> float | None:
-    """A time, or None. Raises DamagedError."""
-    return None if value is None else real(value)
-
-
-def real(value: object) -> float:
-    """A time. Raises DamagedError."""
-    if isinstance(value, float | int) and math.isfinite(value):
-        return float(value)
-    raise DamagedError(f"found {type(value).__name__}, expected a time")
-
-
-def present_values(row: HoldingRow) -> tuple[object, ...]:
-    """The values of PRESENT_COLUMNS."""
-    end = row.end or row.missed
-    bounds = (*_bound(row.start), *(_bound(end) if end is not None else (None, None, None)))
-    return (row.id, *row.key, *row.facts, *bounds, int(row.assumed), row.low)
-
-
-def past_values(row: HoldingRow) -> tuple[object, ...]:
-    """The values of PAST_COLUMNS."""
-    if row.end is None:
-        raise ValueError(f"row {row.id} has not ended")
-    return (*present_values(row), span(row))
-
-
-def span(row: HoldingRow) -> int:
-    """The class of length of a row that ended."""
-    return span_of(row.high - row.low)
-
-
-def _bound(bound: Bound) -> tuple[float | None, float | None, str]:
-    return bound.not_before, bound.not_after, bound.certainty.value
-
-
-def read_row(values: Sequence[object]) -> HoldingRow:
-    """A row of PRESENT_COLUMNS or PAST_COLUMNS. Raises DamagedError."""
-    try:
-        number, *rest = values
-        texts = [_string(value) for value in rest[:15]]
-        start = _read_bound(rest[15:18])
-        end = None if rest[20] is None else _read_bound(rest[18:21])
-        over = len(rest) > 23 and rest[23] is not None
-        return HoldingRow(
-            id=int(str(number)),
-            key=HoldingKey(*texts[:10]),
-            facts=HoldingFacts(*texts[10:]),
-            start=start,
-            end=end if over else None,
-            missed=None if over else end,
-            assumed=bool(rest[21]),
-        )
-    except (TypeError, ValueError, IndexError) as error:
-        raise DamagedError(f"a row is invalid: {error}") from error
-
-
-def _string(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise TypeError(f"found {type(value).__name__}, expected text")
-
-
-def _read_bound(values: Sequence[object]) -> Bound:
-    first, last, certainty = values
-    return Bound(optional(first), optional(last), Certainty(_string(certainty)))
-
-
-def device_values(row: DeviceRow) -> tuple[object, ...]:
-    """The values of DEVICE_COLUMNS."""
-    return (
-        row.id,
-        *row.key,
-        row.facts.parent,
-        int(row.facts.healthy),
-        row.low,
-        row.since,
-        row.until,
-        row.high,
-    )
-
-
-def read_device(values: Sequence[object]) -> DeviceRow:
-    """A row of DEVICE_COLUMNS. Raises DamagedError."""
-    number, resource, device, parent, healthy, low, since, until, high = values
-    try:
-        key, facts = (
-            DeviceKey(_string(resource), _string(device)),
-            RecordedDevice(_string(parent), bool(healthy)),
-        )
-        return DeviceRow(
-            int(str(number)), key, facts, real(low), real(since), optional(until), optional(high)
-        )
-    except (TypeError, ValueError) as error:
-        raise DamagedError(f"a row of a device is invalid: {error}") from error
-
-
-def read_span(values: Sequence[object]) -> CoveredSpan:
-    """A covered span. Raises DamagedError."""
-    number, since, until, gap = values
-    try:
-        return CoveredSpan(
-            int(str(number)), real(since), real(until), None if gap is None else GapReason(_string(gap))
-        )
-    except (TypeError, ValueError) as error:
-        raise DamagedError(f"a covered span is invalid: {error}") from error
+def devices(
+    question: HistoryQuery,
+    at: float,
+    encode: Callable[[str], int | str],
+    chosen: Mapping[str, NameSet] = NOTHING_CHOSEN,
+) -> tuple[str, dict[str, object]]:
+    """The query for the rows of devices that may be of the moment `at`, and its parameters."""
+    parameters: dict[str, object] = {"at": at}
+    wanted: list[str] = []
+    if question.resource:
+        wanted.append(_coded("resource", _names("resource", question, chosen), encode, parameters))
+    if question.device:
+        whole = [_coded("device", _names("device", question, chosen), encode, parameters)]
+        if "device" not in chosen:
+            whole.append(_coded("parent", spellings(question.device), encode, parameters))
+        wanted.append(f"({' OR '.join(f'({one})' for one in whole)})")
+    columns = ", ".join(DEVICE_COLUMNS)
+    condition = " AND ".join(["device <> ''", *wanted])
+    statement = f"SELECT {columns} FROM device_spans WHERE {_OPEN_AT} AND (device = '' OR ({condition}))"  # noqa: S608 -- constants
+    return statement, parameters

@@ -6,16 +6,34 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from exporter.history import sql
+from exporter.history import schema, sql
 from exporter.history.coverage import CoveredSpan
-from exporter.history.devices import DeviceRow
+from exporter.history.devices import DeviceRow, DevicesAt, devices_at
 from exporter.history.journal import PendingWrites, StoredHistory
-from exporter.history.query import MATCHED, Cursor, HistoryQuery, NameMatch
+from exporter.history.query import MATCHED, SPANS, Cursor, HistoryQuery, NameMatch
 from exporter.history.record import HoldingRow
-from exporter.history.sql import DamagedError
+from exporter.history.rows import (
+    TICKS,
+    DamagedError,
+    device_values,
+    holder_values,
+    holding_values,
+    optional,
+    present_values,
+    read_device,
+    read_holding,
+    read_row,
+    read_span,
+    read_text,
+    real,
+    span,
+)
+from exporter.history.schema import ENDED
+from exporter.history.texts import Texts
 from exporter.mapping.model import DeviceKey
 from exporter.mapping.names import has_part, most_similar, resources_named, same
 
@@ -28,9 +46,10 @@ STEP: Final = 256
 _BUSY_MS: Final = 500
 _CACHE_KIB: Final = 512
 _WAL_BYTES: Final = 1 << 20
-_PAGES_FREED: Final = 512
+PAGES_FREED: Final = 512
+"""Free pages that are returned to the file system at a time."""
 ENDED_DEVICES: Final = 65_536
-"""Ended rows of devices that are kept, the newest: about 10 MiB. A plugin may list new ids each time."""
+"""Ended rows of devices that are kept, the newest: about 6 MiB. A plugin may list new ids each time."""
 
 _SLACK: Final = 3600.0
 """Seconds of coverage that are deleted at a time if no row is."""
@@ -56,15 +75,14 @@ class Pruned(NamedTuple):
 class FoundRows(NamedTuple):
     """Rows, the cursor of the next page if there is one, and how names of the query matched.
 
-    For a moment also the rows of devices that may be of it (None: not asked, or there are more rows before
-    them), and the devices that somebody held, perhaps.
+    `devices` are those that nobody held at a moment: None if it is not asked, or if there are more rows
+    before them.
     """
 
     rows: list[HoldingRow]
     next: Cursor | None
     matches: tuple[NameMatch, ...] = ()
-    devices: Sequence[DeviceRow] | None = None
-    held: frozenset[DeviceKey] = frozenset()
+    devices: DevicesAt | None = None
 
 
 def _has_part(raw: object, part: str) -> bool:
@@ -123,7 +141,9 @@ class Store:
             self._db = sqlite3.connect(
                 ":memory:" if path is None else str(path), isolation_level=None, timeout=_BUSY_MS / 1000
             )
-        self._db.text_factory = sql.read_text
+        self._db.text_factory = read_text
+        self._texts = Texts(())
+        self._devices_of: tuple[object, DevicesAt] | None = None
         try:
             with _explained():
                 self._prepare()
@@ -135,11 +155,11 @@ class Store:
         db = self._db
         tables = self._number("SELECT count(*) FROM sqlite_master")
         application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
-        if (tables or application) and application != sql.APPLICATION:
+        if (tables or application) and application != schema.APPLICATION:
             raise StoreError("it is a database of another program, and is left alone")
-        if version > sql.VERSION:
+        if version > schema.VERSION:
             raise StoreError(
-                f"a newer devicelens wrote it (schema {version}, this one knows {sql.VERSION}); "
+                f"a newer devicelens wrote it (schema {version}, this one knows {schema.VERSION}); "
                 "it is left alone"
             )
         for pragma in (
@@ -155,17 +175,17 @@ class Store:
             "cell_size_check = ON",
         ):
             db.execute(f"PRAGMA {pragma}").fetchall()
-        if not tables:
+        if version != schema.VERSION:
             with self._transaction():
-                for statement in sql.SCHEMA:
+                for statement in schema.UPGRADE if tables else schema.SCHEMA:
                     db.execute(statement)
-        elif version < sql.VERSION:
-            with self._transaction():
-                for statement in sql.UPGRADE:
-                    db.execute(statement)
-        db.execute("SELECT * FROM watches, past, present, devices LIMIT 0")
+                if tables:
+                    self._upgrade_devices()
+        db.execute("SELECT * FROM watches, present, holdings, holders, device_spans LIMIT 0")
         db.create_function("has_part", 2, _has_part, deterministic=True)
-        self._spans = {int(span) for (span,) in db.execute(sql.SPANS)}
+        self._texts = Texts(db.execute("SELECT id, text FROM texts"))
+        self._spans = {span for span in range(SPANS) if self._number(sql.has_span(span))}
+        self._note_past()
 
     def __enter__(self) -> Self:
         return self
@@ -187,9 +207,11 @@ class Store:
             yield
             self._db.execute("COMMIT")
         except BaseException:
+            self._texts.undo()
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
+        self._texts.written()
 
     def _number(self, statement: str, *parameters: object, **named: object) -> int:
         (value,) = self._db.execute(statement, named or parameters).fetchone()
@@ -198,28 +220,27 @@ class Store:
     def stored(self) -> StoredHistory:
         """What the last process left."""
         with _explained():
-            columns = ", ".join(sql.PRESENT_COLUMNS)
-            rows = self._db.execute(f"SELECT {columns} FROM present ORDER BY id").fetchall()  # noqa: S608 -- constants
+            rows = self._db.execute(sql.fetch("present", "ORDER BY id")).fetchall()
             (until,) = self._db.execute("SELECT max(until) FROM watches").fetchone()
-            newest = self._db.execute(
-                "SELECT max(ifnull((SELECT max(id) FROM past), 0), "
-                "ifnull((SELECT max(id) FROM present), 0)), ifnull((SELECT max(id) FROM watches), 0), "
-                "ifnull((SELECT max(id) FROM devices), 0)"
-            ).fetchone()
+            row = max(self._newest(table) for table in self._tables)
+            span, device = self._newest("watches"), self._newest("device_spans")
             devices = self._devices("high IS NULL")
         return StoredHistory(
-            tuple(sql.read_row(row) for row in rows),
-            sql.optional(until),
-            int(newest[0]) + 1,
-            int(newest[1]) + 1,
-            devices,
-            int(newest[2]) + 1,
+            tuple(map(read_row, rows)), optional(until), row + 1, span + 1, devices, device + 1
         )
 
+    @property
+    def _tables(self) -> Sequence[str]:
+        """The tables with holdings."""
+        return ("holdings", "present") if self._past is None else ("holdings", "past", "present")
+
+    def _newest(self, table: str) -> int:
+        return self._number(f"SELECT max(id) FROM {table}")  # noqa: S608 -- constants
+
     def _devices(self, condition: str) -> tuple[DeviceRow, ...]:
-        columns = ", ".join(sql.DEVICE_COLUMNS)
-        found = self._db.execute(f"SELECT {columns} FROM devices WHERE {condition} ORDER BY id")  # noqa: S608 -- constants
-        return tuple(map(sql.read_device, found))
+        columns = ", ".join(schema.DEVICE_COLUMNS)
+        found = self._db.execute(f"SELECT {columns} FROM device_spans WHERE {condition} ORDER BY id")  # noqa: S608 -- constants
+        return tuple(read_device(values, self._texts.text) for values in found)
 
     def write(self, pending: PendingWrites) -> None:
         """Write all or nothing. Rows are synced to the disk when this returns. Coverage alone is not synced:
@@ -228,50 +249,125 @@ class Store:
         with _explained():
             self._db.execute(f"PRAGMA synchronous = {'FULL' if pending.changes else 'NORMAL'}")
             with self._transaction():
-                self._db.executemany(sql.WRITE_PRESENT, map(sql.present_values, pending.rows.values()))
+                self._db.executemany(sql.WRITE_PRESENT, map(present_values, pending.rows.values()))
                 self._db.executemany(sql.DELETE_PRESENT, ((number,) for number in pending.ended))
-                self._db.executemany(sql.WRITE_PAST, map(sql.past_values, pending.ended.values()))
+                self._write_ended(pending.ended.values())
                 self._db.executemany(
                     sql.WRITE_SPAN,
                     ((w.id, w.since, w.until, w.gap) for w in pending.spans.values()),
                 )
-                self._db.executemany(sql.WRITE_DEVICE, map(sql.device_values, pending.devices.values()))
+                self._write_devices(pending.devices.values())
+        self._spans.update(map(span, pending.ended.values()))
 
-        self._spans.update(map(sql.span, pending.ended.values()))
+    def _write_ended(self, rows: Iterable[HoldingRow]) -> None:
+        values = [holding_values(row, self._holder(row), self._texts.add) for row in rows]
+        self._db.executemany(sql.WRITE_HOLDING, values)
+        self._write_texts()
 
-    def find(self, question: HistoryQuery) -> FoundRows:
-        """The rows of `query`. Raises QueryTimeout."""
+    def _write_devices(self, rows: Iterable[DeviceRow]) -> None:
+        self._db.executemany(sql.WRITE_DEVICE, [device_values(row, self._texts.add) for row in rows])
+        self._write_texts()
+
+    def _write_texts(self) -> None:
+        self._db.executemany(sql.WRITE_TEXT, self._texts.fresh())
+
+    def _holder(self, row: HoldingRow) -> int:
+        """The id of the row's holder, which is written if it is new."""
+        values = holder_values(row, self._texts.add)
+        search = sql.HOLDER_BY_UID if row.facts.uid else sql.HOLDER_BY_POD
+        known = self._db.execute(search, values).fetchone()
+        return int(known[0]) if known else int(self._db.execute(sql.WRITE_HOLDER, values).lastrowid or 0)
+
+    def _note_past(self) -> None:
+        """Note what an older version left in `past`: None once nothing is left."""
+        found = self._number("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'past')")
+        self._past = {int(span) for (span,) in self._db.execute(sql.PAST_SPANS)} if found else None
+
+    def _upgrade_devices(self) -> None:
+        """Convert the rows of devices of version 2. They are few: see ENDED_DEVICES."""
+        if self._number("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'devices')"):
+            columns = ", ".join(schema.DEVICE_COLUMNS)
+            found = self._db.execute(f"SELECT {columns} FROM devices ORDER BY id")  # noqa: S608 -- constants
+            self._write_devices(read_device(values, self._texts.text) for values in found)
+            self._db.execute("DROP TABLE devices")
+
+    @property
+    def upgrading(self) -> bool:
+        """Whether an older version wrote some rows, which `upgrade` converts."""
+        return self._past is not None
+
+    def upgrade(self) -> None:
+        """Convert some rows of an older version, in one transaction."""
+        if self._past is None:
+            return
+        with _explained(), self._transaction():
+            found = self._db.execute(sql.fetch("past", "ORDER BY id LIMIT ?"), (STEP,)).fetchall()
+            rows = [read_row(values) for values in found]
+            if rows:
+                self._write_ended(rows)
+                self._db.execute("DELETE FROM past WHERE id <= ?", (rows[-1].id,))
+            else:
+                self._db.execute("DROP TABLE past")
+        self._spans.update(map(span, rows))
+        if not rows:
+            self._past = None
+
+    @property
+    def _content(self) -> sql.Content:
+        past = None if self._past is None else sorted(self._past)
+        return sql.Content(sorted(self._spans), past, self._texts.code)
+
+    def find(self, question: HistoryQuery, *, observed: bool = True) -> FoundRows:
+        """The rows of `query`. `observed`: its moment was. Raises QueryTimeout."""
         with _explained(), self._limited():
             question, chosen, matches = self._matched(question)
             if any(match.number == 0 for match in matches):
                 return FoundRows([], None, matches)
-            statement, parameters = sql.find(question, sorted(self._spans), chosen)
+            by_holder = self._few_by_holder(question, chosen)
+            statement, parameters = sql.find(question, self._content, chosen, by_holder=by_holder)
             numbers = [number for number, _ in self._db.execute(statement, parameters)]
             more, numbers = len(numbers) > question.limit, numbers[: question.limit]
             rows = {row.id: row for row in self._fetch(numbers)}
-            devices, held = (None, frozenset[DeviceKey]()) if more else self._devices_at(question, chosen)
+            devices = None if more else self._devices_at(question, chosen, observed=observed)
         if rows.keys() != set(numbers):
             raise DamagedError("an index names rows that are not there")
         found = [rows[number] for number in numbers]
-        return FoundRows(found, Cursor(found[-1].low, found[-1].id) if more else None, matches, devices, held)
+        return FoundRows(found, Cursor(found[-1].low, found[-1].id) if more else None, matches, devices)
+
+    def _few_by_holder(self, question: HistoryQuery, chosen: Mapping[str, sql.NameSet]) -> bool:
+        """Whether the query's pods or its uid have few rows."""
+        if not (question.uid or question.pod) or ("pod" in chosen and chosen["pod"].many):
+            return False
+        parameters: dict[str, object] = {}
+        condition = sql.holder_condition(question, chosen, self._texts.code, parameters)
+        return self._number(sql.holdings_of(condition), **parameters) <= sql.FEW_ROWS
 
     def _devices_at(
-        self, question: HistoryQuery, chosen: sql.Chosen
-    ) -> tuple[tuple[DeviceRow, ...] | None, frozenset[DeviceKey]]:
-        if question.devices_at is None:
-            return None, frozenset()
-        statement, parameters = sql.devices(question, question.devices_at, chosen)
-        rows = tuple(map(sql.read_device, self._db.execute(statement, parameters)))
-        if not rows:
-            return rows, frozenset()
-        statement, parameters = sql.held(question, sorted(self._spans), chosen)
-        return rows, frozenset(DeviceKey(*names) for names in self._db.execute(statement, parameters))
+        self, question: HistoryQuery, chosen: Mapping[str, sql.NameSet], *, observed: bool
+    ) -> DevicesAt | None:
+        """The devices at the moment of the query. Those of the last query are kept for its next page."""
+        at = question.devices_at
+        if at is None:
+            return None
+        question = replace(question, after=None, limit=0)
+        key = self._db.total_changes, question, observed
+        if self._devices_of is None or self._devices_of[0] != key:
+            decode = self._texts.text
+            statement, parameters = sql.devices(question, at, self._texts.code, chosen)
+            rows = [read_device(values, decode) for values in self._db.execute(statement, parameters)]
+            statement, parameters = sql.held(question, self._content, chosen)
+            found = self._db.execute(statement, parameters) if rows else ()
+            held = {DeviceKey(decode(resource), decode(device)) for resource, device in found}
+            self._devices_of = key, devices_at(at, rows, held, observed=observed)
+        return self._devices_of[1]
 
-    def _matched(self, question: HistoryQuery) -> tuple[HistoryQuery, sql.Chosen, tuple[NameMatch, ...]]:
+    def _matched(
+        self, question: HistoryQuery
+    ) -> tuple[HistoryQuery, Mapping[str, sql.NameSet], tuple[NameMatch, ...]]:
         """The query, the names that replace those of its fields, and how each matched."""
         if not question.parts:
             return question, sql.NOTHING_CHOSEN, ()
-        chosen: dict[str, Sequence[str] | None] = {}
+        chosen: dict[str, sql.NameSet] = {}
         matches: list[NameMatch] = []
         if question.resource:
             question, found = self._match_resource(question, chosen)
@@ -281,43 +377,65 @@ class Store:
         return question, chosen, tuple(matches)
 
     def _match_resource(
-        self, question: HistoryQuery, chosen: dict[str, Sequence[str] | None]
+        self, question: HistoryQuery, chosen: dict[str, sql.NameSet]
     ) -> tuple[HistoryQuery, NameMatch]:
         given = question.resource
-        known, drivers = self._names(sql.RESOURCES), self._names(sql.DRIVERS)
+        known, drivers = self._resources(), self._known("driver", "holdings", "past", "present")
         found = resources_named(known, given)
         if found and same(found[0], given):
             return question, NameMatch("resource", given, whole=True)
         if not found and any(same(driver, given) for driver in drivers):
             by_driver = replace(question, resource="", driver=given)
             return by_driver, NameMatch("resource", given, whole=True)
-        chosen["resource"] = found[: sql.FEW]
+        chosen["resource"] = sql.NameSet(found[: sql.FEW])
         return question, _partly("resource", given, found, (*known, *drivers))
 
-    def _match_part(self, field: str, given: str, chosen: dict[str, Sequence[str] | None]) -> NameMatch:
-        statement, parameters = sql.is_name(field, given)
+    def _match_part(self, field: str, given: str, chosen: dict[str, sql.NameSet]) -> NameMatch:
+        statement, parameters = sql.is_name(field, given, self._content)
         if self._number(statement, **parameters):
             return NameMatch(field, given, whole=True)
-        found = self._names(*sql.names(field, given, sql.FEW + 1))
-        chosen[field] = found if len(found) <= sql.FEW else None
-        known = () if found else self._names(*sql.names(field, "", _COMPARED))
-        return _partly(field, given, found, known)
+        if field == "pod":
+            found = self._pods(given, sql.FEW + 1)
+            known = () if found else self._pods("", _COMPARED)
+        else:
+            known = self._known("device", "holdings", "past", "present", "device_spans")
+            found = [name for name in known if has_part(name, given)]
+        chosen[field] = sql.NameSet(found, many=len(found) > sql.FEW)
+        return _partly(field, given, found, islice(known, _COMPARED))
 
-    def _names(self, query: str, parameters: Mapping[str, object] | None = None) -> list[str]:
-        found = [name for (name,) in self._db.execute(query, parameters or {})]
-        if not all(isinstance(name, str) for name in found):
-            raise DamagedError("a name is not text")
-        return found
+    def _pods(self, part: str, limit: int) -> list[str]:
+        tables = ["holders INDEXED BY holders_pod", "present"]
+        if self._past is not None:
+            tables.append("past INDEXED BY past_pod")
+        return self._decoded(*sql.names(part, limit, tables))
+
+    def _known(self, column: str, *tables: str) -> list[str]:
+        """The different texts of a column, sorted."""
+        found: set[str] = set()
+        for table in tables:
+            if table != "past" or self._past is not None:
+                found.update(self._decoded(sql.distinct(table, column)))
+        return sorted(found)
+
+    def _resources(self) -> list[str]:
+        return self._known("resource", "holdings", "past", "present", "device_spans")
+
+    def _decoded(self, query: str, parameters: Mapping[str, object] | None = None) -> list[str]:
+        return [self._texts.text(code) for (code,) in self._db.execute(query, parameters or {})]
 
     def _fetch(self, numbers: Sequence[int]) -> Iterator[HoldingRow]:
-        for table, columns in sql.TABLES.items():
-            statement = sql.fetch(table, columns, len(numbers))
-            yield from map(sql.read_row, self._db.execute(statement, numbers))
+        for table in self._tables:
+            yield from self._read(table, self._db.execute(sql.fetch_some(table, len(numbers)), numbers))
+
+    def _read(self, table: str, rows: Iterable[Sequence[object]]) -> Iterable[HoldingRow]:
+        if table == "holdings":
+            return (read_holding(values, self._texts.text) for values in rows)
+        return map(read_row, rows)
 
     def resources(self) -> list[str]:
-        """The resources of all rows."""
+        """The resources of all rows, the first thousand."""
         with _explained(), self._limited():
-            return self._names(sql.RESOURCES)
+            return self._resources()[:1000]
 
     @contextmanager
     def _limited(self) -> Generator[None]:
@@ -341,24 +459,24 @@ class Store:
                 "ORDER BY since DESC, id DESC LIMIT ?",
                 (high, low, limit),
             ).fetchall()
-        return [sql.read_span(values) for values in reversed(found)]
+        return [read_span(values) for values in reversed(found)]
 
     def latest(self) -> float | None:
         """The end of the written coverage."""
         with _explained():
             (until,) = self._db.execute("SELECT max(until) FROM watches").fetchone()
-        return sql.optional(until)
+        return optional(until)
 
     def earliest(self) -> float | None:
         """The beginning of the coverage."""
         with _explained():
             (since,) = self._db.execute("SELECT min(since) FROM watches").fetchone()
-        return sql.optional(since)
+        return optional(since)
 
     def count(self) -> int:
-        """The number of rows, present and past."""
+        """The number of rows of holdings."""
         with _explained():
-            return self._number("SELECT (SELECT count(*) FROM past) + (SELECT count(*) FROM present)")
+            return sum(self._number(f"SELECT count(*) FROM {table}") for table in self._tables)  # noqa: S608 -- constants
 
     def size(self) -> int:
         """Bytes in use, without free pages."""
@@ -369,41 +487,48 @@ class Store:
     def expire(self, before: float) -> Pruned | None:
         """Delete some rows that ended before, and the coverage before. None if there is nothing to delete."""
         with _explained():
-            old = self._number("SELECT EXISTS (SELECT 1 FROM past WHERE end_not_after < ?)", before)
+            ended = f"SELECT EXISTS (SELECT 1 FROM holdings WHERE {ENDED} < ?)"  # noqa: S608 -- constants
+            old = self._number(ended, before * TICKS)
             if not old:
                 covered = "SELECT EXISTS (SELECT 1 FROM watches WHERE since < ?)"
-                devices = "SELECT EXISTS (SELECT 1 FROM devices WHERE high < ?)"
+                devices = "SELECT EXISTS (SELECT 1 FROM device_spans WHERE high < ?)"
                 if not self._number(covered, before - _SLACK) and not self._number(devices, before):
                     return None
-            return self._delete("end_not_after < ?", before)
+            return self._delete("<", before)
 
     def shrink(self) -> Pruned | None:
         """Delete some of the oldest rows and their coverage. None if there is nothing to delete."""
         ended = (
-            "SELECT * FROM (SELECT end_not_after AS ended FROM past ORDER BY 1 LIMIT :step)",
-            "SELECT * FROM (SELECT high FROM devices WHERE high IS NOT NULL ORDER BY 1 LIMIT :step)",
+            f"SELECT * FROM (SELECT ({ENDED}) / {TICKS}.0 AS ended FROM holdings ORDER BY {ENDED} LIMIT ?1)",  # noqa: S608 -- constants
+            "SELECT * FROM (SELECT high FROM device_spans WHERE high IS NOT NULL ORDER BY 1 LIMIT ?1)",
         )
-        oldest = f"{' UNION ALL '.join(ended)} ORDER BY ended LIMIT :step"
+        oldest = f"{' UNION ALL '.join(ended)} ORDER BY ended LIMIT ?1"
         # Nothing has ended: the space is taken by coverage.
-        covered = (
-            "SELECT until FROM watches WHERE id < (SELECT max(id) FROM watches) ORDER BY until LIMIT :step"
-        )
+        covered = "SELECT until FROM watches WHERE id < (SELECT max(id) FROM watches) ORDER BY until LIMIT ?1"
         with _explained():
             (before,) = self._db.execute(
                 f"SELECT ifnull((SELECT max(ended) FROM ({oldest})), (SELECT max(until) FROM ({covered})))",  # noqa: S608 -- constants
-                {"step": STEP},
+                (STEP,),
             ).fetchone()
-            return None if before is None else self._delete("end_not_after <= ?", sql.real(before))
+            return None if before is None else self._delete("<=", real(before))
 
-    def _delete(self, condition: str, before: float) -> Pruned:
-        """Delete the oldest rows that meet `condition`, at most STEP, and the coverage before."""
-        chosen = f"SELECT id FROM past WHERE {condition} ORDER BY end_not_after LIMIT ?"  # noqa: S608 -- constants
+    def _delete(self, sign: str, before: float) -> Pruned:
+        """Delete the oldest rows that ended before a time (`sign` < or <=), at most STEP, and the coverage
+        before.
+        """
+        oldest = f"SELECT id, holder FROM holdings WHERE {ENDED} {sign} ? ORDER BY {ENDED} LIMIT ?"  # noqa: S608 -- constants
         with self._transaction():
-            rows = self._db.execute(f"DELETE FROM past WHERE id IN ({chosen})", (before, STEP)).rowcount  # noqa: S608 -- constants
+            rows = self._db.execute(oldest, (before * TICKS, STEP)).fetchall()
+            self._db.executemany("DELETE FROM holdings WHERE id = ?", ((number,) for number, _ in rows))
+            self._db.executemany(
+                "DELETE FROM holders WHERE id = ? "
+                "AND NOT EXISTS (SELECT 1 FROM holdings WHERE holder = holders.id)",
+                ((holder,) for holder in {holder for _, holder in rows}),
+            )
             self._delete_spans(before)
-            old = "SELECT id FROM devices WHERE high <= ? ORDER BY high LIMIT ?"
-            self._db.execute(f"DELETE FROM devices WHERE id IN ({old})", (before, STEP))  # noqa: S608 -- constants
-        return Pruned(rows, before)
+            old = "SELECT id FROM device_spans WHERE high <= ? ORDER BY high LIMIT ?"
+            self._db.execute(f"DELETE FROM device_spans WHERE id IN ({old})", (before, STEP))  # noqa: S608 -- constants
+        return Pruned(len(rows), before)
 
     def _delete_spans(self, before: float) -> None:
         self._db.execute(
@@ -414,12 +539,17 @@ class Store:
             (before, before, before),
         )
 
+    def free(self) -> int:
+        """Free pages."""
+        with _explained():
+            return self._number("PRAGMA freelist_count")
+
     def give_back(self) -> None:
         """Return free pages to the file system."""
         with _explained():
             # It returns a row without columns for each page, of which `execute` would step through the first
             # only.
-            self._db.executescript(f"PRAGMA incremental_vacuum({_PAGES_FREED})")
+            self._db.executescript(f"PRAGMA incremental_vacuum({PAGES_FREED})")
             if self.path is not None:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -428,29 +558,35 @@ class Store:
         no devices are recorded now; None if nothing was deleted.
         """
         with _explained():
-            ended = self._number("SELECT count(*) FROM devices WHERE high IS NOT NULL")
+            ended = self._number("SELECT count(*) FROM device_spans WHERE high IS NOT NULL")
             if ended <= ENDED_DEVICES:
                 return None
             number = min(STEPS * STEP, ended - ENDED_DEVICES)
-            oldest = "SELECT id, high FROM devices WHERE high IS NOT NULL ORDER BY high, id LIMIT ?"
+            rows = "FROM device_spans WHERE high IS NOT NULL ORDER BY high, id LIMIT ?"
             with self._transaction():
-                (before,) = self._db.execute(f"SELECT max(high) FROM ({oldest})", (number,)).fetchone()  # noqa: S608 -- constants
-                self._db.execute(f"DELETE FROM devices WHERE id IN (SELECT id FROM ({oldest}))", (number,))  # noqa: S608 -- constants
+                oldest = self._db.execute(f"SELECT high {rows}", (number,)).fetchall()
+                before = real(max(oldest)[0])
+                self._db.execute(f"DELETE FROM device_spans WHERE id IN (SELECT id {rows})", (number,))  # noqa: S608 -- constants
                 self._db.execute(
-                    "UPDATE devices SET low = ?, since = ? WHERE resource = '' AND since < ?", (before,) * 3
+                    "UPDATE device_spans SET low = ?1, since = ?1 WHERE resource = '' AND since < ?1",
+                    (before,),
                 )
-        return sql.real(before)
+        return real(before)
 
     def past_devices(self) -> tuple[DeviceRow, ...]:
         """Every ended row of devices."""
         with _explained():
             return self._devices("high IS NOT NULL")
 
-    def past(self) -> Iterable[HoldingRow]:
+    def past(self) -> list[HoldingRow]:
         """Every past row."""
         with _explained():
-            columns = ", ".join(sql.PAST_COLUMNS)
-            return [sql.read_row(values) for values in self._db.execute(f"SELECT {columns} FROM past")]  # noqa: S608 -- constants
+            return [
+                row
+                for table in self._tables
+                if table != "present"
+                for row in self._read(table, self._db.execute(sql.fetch(table)))
+            ]
 
 
 MEMORY_BYTES: Final = 8 << 20
@@ -479,5 +615,5 @@ def prune(store: Store, size: int, before: float | None) -> Iterator[Pruned]:
             break
         cut = step
         yield step
-    if cut is not None:
+    if cut is not None or store.free() > PAGES_FREED:
         store.give_back()

@@ -73,7 +73,7 @@ def test_full_disk_blocks_nothing_and_loses_no_returned_row(
     number = 0
     while _written(life):
         number += 1
-        life.look(*(key(f"x{number}-{n}") for n in range(50)))
+        life.look(*(key(f"x{number}-{n}", pod="p" * 200 + str(n)) for n in range(50)))
         assert number < 100
     life.look(C)
     life.look()

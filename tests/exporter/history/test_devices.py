@@ -65,7 +65,7 @@ def _rows(life: Life) -> int:
 
 
 def _count(store: Store) -> int:
-    (number,) = store._db.execute("SELECT count(*) FROM devices").fetchone()  # pyright: ignore[reportPrivateUsage]
+    (number,) = store._db.execute("SELECT count(*) FROM device_spans").fetchone()  # pyright: ignore[reportPrivateUsage]
     return int(number)
 
 
@@ -201,7 +201,7 @@ def test_a_file_of_version_1_is_kept_and_its_time_has_no_devices(live: Start, tm
     assert life.unheld(1799999500.0) == {}
     assert life.unheld(life.wall) == {"b": "free"}
     with closing(sqlite3.connect(path)) as new:
-        assert new.execute("PRAGMA user_version").fetchone() == (2,)
+        assert new.execute("PRAGMA user_version").fetchone() == (3,)
 
 
 def test_filters_and_pages(live: Start) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.history import sql
+from exporter.history import schema, sql
 from exporter.history.coverage import CoveredSpan, GapReason
 from exporter.history.journal import PendingWrites
 from exporter.history.query import (
@@ -25,7 +26,7 @@ from exporter.history.query import (
     write_cursor,
 )
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
-from exporter.history.sql import DamagedError
+from exporter.history.rows import DamagedError
 from exporter.history.store import QueryTimeout, Store, StoreError
 from harness.answers import HOSTILE
 from runtime.text import visible
@@ -86,6 +87,77 @@ def test_ended_row_keeps_its_id_and_writing_is_idempotent(store: Store) -> None:
         assert store.count() == 1
 
 
+# Before 2004 floats have more bits than a row.
+_times = st.floats(2.0**30, 2.0**32 - 1)
+_bounds = st.builds(Bound, st.none() | _times, _times, st.sampled_from(Certainty))
+_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.just(
+    "12345678-1234-5678-1234-567812345678"
+)
+
+
+@given(
+    key=st.builds(HoldingKey, *[_texts] * 10),
+    facts=st.builds(HoldingFacts, *[_texts] * 5),
+    start=_bounds,
+    end=_bounds,
+    assumed=st.booleans(),
+    claim=st.booleans(),
+)
+def test_row_that_ended_is_read_back_as_it_was_written(
+    key: HoldingKey, facts: HoldingFacts, start: Bound, end: Bound, *, assumed: bool, claim: bool
+) -> None:
+    first, last = sorted((start.not_before or 0.0, start.not_after or 0.0))
+    start = start._replace(not_before=None if start.not_before is None else first, not_after=last)
+    if claim:
+        key = key._replace(claim=f"{key.pod}-{key.claim}", claim_namespace=key.namespace)
+        facts = facts._replace(workload=key.pod[:4])
+    row = HoldingRow(7, key, facts, start, end, assumed=assumed)
+    with Store(None) as store:
+        _write(store, row)
+        assert store.past() == [row]
+
+
+def test_names_of_a_write_that_failed_are_written_with_the_next(tmp_path: Path) -> None:
+    rows = [_past(n, 1.0, 2.0, _key("GPU-7c1f", "example.com/gpu"), HoldingFacts("u")) for n in (1, 2)]
+    with Store(tmp_path / "history.db") as store:
+        database = store._db  # pyright: ignore[reportPrivateUsage]
+        full = "BEFORE INSERT ON watches BEGIN SELECT raise(ABORT, 'as if full'); END"
+        database.execute(f"CREATE TEMP TRIGGER full {full}")
+        with pytest.raises(StoreError, match="as if full"):
+            _write(store, rows[0], watches=(CoveredSpan(1, 0.0, 1.0),))
+        _write(store, rows[1])
+    with Store(tmp_path / "history.db") as store:
+        assert store.past() == [rows[1]]
+
+
+def test_a_holding_takes_less_than_300_bytes(tmp_path: Path) -> None:
+    order = random.Random(1)
+    sizes: list[int] = []
+    with Store(tmp_path / "history.db") as store:
+        for first in (1, 1001):
+            rows: list[HoldingRow] = []
+            for number in range(first, 5 * first + 995):
+                pod = f"train-7d9f8b6c5d-{order.getrandbits(24):06x}"
+                uid = str(uuid.UUID(int=order.getrandbits(128)))
+                key = _key(f"GPU-{uuid.UUID(int=number % 64)}", "nvidia.com/gpu", pod=pod, namespace="team-a")
+                since = 1.79e9 + number * 20 + order.random()
+                row = _past(
+                    number, since, since + 900 * order.random(), key, HoldingFacts(uid, "Job", "train")
+                )
+                rows.append(row)
+            _write(store, *rows)
+            sizes.append(store.size())
+        assert (sizes[1] - sizes[0]) / 5000 < 300
+
+
+def test_pods_are_deleted_with_their_last_holding(store: Store) -> None:
+    keys = [_key(device, pod=pod) for device, pod in (("a", "one"), ("b", "two"), ("c", "two"))]
+    _write(store, *(_past(n, 1.0, 10.0 * n, key, HoldingFacts("u")) for n, key in enumerate(keys, start=1)))
+    for before, left in ((15.0, 1), (25.0, 1), (35.0, 0)):
+        assert store.expire(before) is not None
+        assert store._db.execute("SELECT count(*) FROM holders").fetchone() == (left,)  # pyright: ignore[reportPrivateUsage]
+
+
 _rows = st.lists(
     st.tuples(
         st.integers(0, 200),
@@ -104,7 +176,8 @@ _asked = st.dictionaries(
 )
 
 
-@settings(max_examples=80)
+@pytest.mark.parametrize(("texts", "few"), [(100, 100), (0, 0)])
+@settings(max_examples=40)
 @given(
     drawn=_rows,
     names=_asked,
@@ -118,6 +191,9 @@ def test_query_finds_what_a_full_scan_finds_page_by_page(
     since: int | None,
     length: int | None,
     limit: int,
+    *,
+    texts: int,
+    few: int,
 ) -> None:
     rows: list[HoldingRow] = []
     for number, (start, lasted, one, two, parent, over) in enumerate(drawn, start=1):
@@ -128,7 +204,10 @@ def test_query_finds_what_a_full_scan_finds_page_by_page(
     low = None if since is None else float(since)
     until = None if length is None else float((since or 0) + length)
     question = HistoryQuery(since=low, until=until, limit=limit, **names)
-    with Store(None) as store:
+    with Store(None) as store, pytest.MonkeyPatch.context() as patch:
+        # The same where the dictionary is full, and where a pod has too many rows to search by its name.
+        patch.setattr("exporter.history.texts.TEXTS", texts)
+        patch.setattr(sql, "FEW_ROWS", few)
         _write(store, *rows)
         found: list[HoldingRow] = []
         pages = 0
@@ -163,24 +242,38 @@ _FILTERS = ("resource", "driver", "device", "namespace", "pod", "uid")
 
 @pytest.mark.parametrize("at", [None, 5.0])
 @pytest.mark.parametrize("after", [None, Cursor(5.0, 3)])
-def test_no_query_scans_the_past(store: Store, at: float | None, after: Cursor | None) -> None:
+@pytest.mark.parametrize("by_holder", [False, True])
+def test_no_query_scans_the_past(
+    store: Store, at: float | None, after: Cursor | None, by_holder: bool
+) -> None:
     for chosen in chain.from_iterable(combinations(_FILTERS, number) for number in range(3)):
+        if by_holder and not {"pod", "uid"} & set(chosen):
+            continue
         names: dict[str, Any] = dict.fromkeys(chosen, "a\\n")
-        plan = _plan(store, *sql.find(HistoryQuery(since=at, until=at, after=after, **names), range(SPANS)))
-        assert not [step for step in plan if step.startswith("SCAN past")]
-        searched = [step for step in plan if step.startswith("SEARCH past")]
+        question = HistoryQuery(since=at, until=at, after=after, **names)
+        plan = _plan(store, *sql.find(question, sql.Content(range(SPANS)), by_holder=by_holder))
+        assert not [step for step in plan if step.startswith(("SCAN holdings", "SCAN holders"))]
+        searched = [step for step in plan if step.startswith("SEARCH holdings")]
         assert searched
-        # By what is asked for, by the class of length, and by time.
-        limits = [*(["low>?"] if at else []), *(["low<?"] if at or after else [])]
-        wanted = " AND ".join(["=? AND span=?" if names else "span=?", *limits])
-        assert all(f"{wanted})" in step for step in searched), (names, plan)
+        # By what is asked for, and by the class of length and time.
+        by_index = [name for name in chosen if name not in {"pod", "uid"}]
+        wanted = "slot>? AND slot<?" if not by_index else "=? AND slot>? AND slot<?"
+        wanted = "(holder=?)" if by_holder else f"{wanted})"
+        assert all(wanted in step for step in searched), (names, plan)
 
 
-@pytest.mark.parametrize(("statement", "index"), [(sql.SPANS, "past_time"), (sql.RESOURCES, "past_resource")])
-def test_classes_of_length_and_resources_are_found_by_index(store: Store, statement: str, index: str) -> None:
-    steps = [step for step in _plan(store, statement, {}) if "past" in step]
+@pytest.mark.parametrize("column", ["resource", "driver", "device"])
+def test_names_are_found_by_index(store: Store, column: str) -> None:
+    steps = [step for step in _plan(store, sql.distinct("holdings", column), {}) if "holdings" in step]
     assert steps
-    assert all(f"COVERING INDEX {index}" in step for step in steps)
+    assert all(f"COVERING INDEX holdings_{column}" in step for step in steps)
+
+
+@pytest.mark.parametrize("statement", [sql.HOLDER_BY_UID, sql.HOLDER_BY_POD])
+def test_holder_is_found_by_index(store: Store, statement: str) -> None:
+    values = {str(number): None for number in range(1, 7)}
+    plan = [step[3] for step in store._db.execute(f"EXPLAIN QUERY PLAN {statement}", tuple(values.values()))]  # pyright: ignore[reportPrivateUsage]
+    assert all(step.startswith("SEARCH holders") for step in plan)
 
 
 def test_classes_of_length_and_resources_survive_a_restart(tmp_path: Path) -> None:
@@ -289,8 +382,8 @@ def test_search_for_a_part_ends_in_time(store: Store, monkeypatch: pytest.Monkey
 
 
 def test_names_that_are_not_text_are_damage(fleet: Store) -> None:
-    fleet._db.execute("UPDATE past SET pod = x'00ff' WHERE id = 1")  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(DamagedError, match="not text"):
+    fleet._db.execute("UPDATE holders SET pod = x'00ff' WHERE id = 1")  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(DamagedError, match="not there"):
         _named(fleet, {"pod": "zzz"})
 
 
@@ -392,7 +485,7 @@ def test_foreign_and_newer_databases_are_left_alone(tmp_path: Path) -> None:
         database.execute("CREATE TABLE t (a)")
     Store(newer).close()
     with closing(sqlite3.connect(newer)) as database:
-        database.execute(f"PRAGMA user_version = {sql.VERSION + 1}")
+        database.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     for path, words in ((foreign, "another program"), (newer, "a newer devicelens wrote it")):
         before = path.read_bytes()
         with pytest.raises(StoreError, match=words):
