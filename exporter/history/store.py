@@ -590,7 +590,7 @@ class Store:
 
 
 MEMORY_BYTES: Final = 8 << 20
-"""Limit of a history in memory: about ten thousand holdings."""
+"""Limit of a history in memory: about thirty thousand holdings."""
 
 STEPS: Final = 4
 """Steps that are made at a time."""
