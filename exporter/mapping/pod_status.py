@@ -42,8 +42,10 @@ def pod_statuses(state: State, last: Mapping[PodKey, PodStatus]) -> dict[PodKey,
     """The pods of `state`, sorted, with the objects of `last` where nothing changed."""
     devices: defaultdict[PodKey, list[DeviceStatus]] = defaultdict(list)
     for device in state.devices:
-        for pod in {holder[:2] for holder in device.device.holders}:
-            devices[pod].append(device)
+        for holder in device.device.holders:
+            held = devices[holder[:2]]
+            if not held or held[-1] is not device:  # another container of the pod may hold it too
+                held.append(device)
     claims: defaultdict[PodKey, list[HeldClaim]] = defaultdict(list)
     for claim in state.snapshot.claims:
         for through in claim.holders:
@@ -52,8 +54,8 @@ def pod_statuses(state: State, last: Mapping[PodKey, PodStatus]) -> dict[PodKey,
     found: dict[PodKey, PodStatus] = {}
     for key, containers in groupby(state.snapshot.containers, key=_pod):
         doubt = state.snapshot.unconfirmed.get(key)
-        held = tuple(devices.get(key, ())), tuple(claims.get(key, ()))
-        status = PodStatus(key, tuple(containers), *held, state.pods.get(key), doubt)
+        holdings = tuple(devices.get(key, ())), tuple(claims.get(key, ()))
+        status = PodStatus(key, tuple(containers), *holdings, state.pods.get(key), doubt)
         was = last.get(key)
         found[key] = was if was is not None and was == status else status
     return found

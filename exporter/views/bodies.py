@@ -29,6 +29,8 @@ LATELY: Final = 60.0
 """Seconds after a request for a list in which each refresh makes its next body."""
 KEPT_BYTES: Final = 16 << 20
 """Bytes of text above which a body is made for each answer and not kept: that of 50 000 devices."""
+_RUN: Final = CHUNK // 4
+"""Pods of a run, about: a pod has more text than a device."""
 
 _END: Final = block(LIST_END)
 
@@ -132,7 +134,7 @@ class ListBodies:
         pods = self._pods = pod_statuses(state, self._pods)
         run: list[PodStatus] = []
         for key, pod in pods.items():
-            if run and zlib.crc32("/".join(key).encode(errors="surrogatepass")) % CHUNK == 0:
+            if run and zlib.crc32("/".join(key).encode(errors="surrogatepass")) % _RUN == 0:
                 yield run[0].key, run
                 run = []
             run.append(pod)

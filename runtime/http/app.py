@@ -15,7 +15,16 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from runtime.http.access import AccessPolicy, AllowedHosts, Verdict
-from runtime.http.bodies import ANSWER_WORKER, BUDGET, LARGE, AnswerBudget, AnswerWorker, Body, BodyResponse
+from runtime.http.bodies import (
+    ANSWER_WORKER,
+    BUDGET,
+    LARGE,
+    AnswerBudget,
+    AnswerWorker,
+    Body,
+    BodyResponse,
+    portions,
+)
 from runtime.http.connection import Traffic, connection_of
 from runtime.log import Log
 from runtime.text import quoted, shortened
@@ -219,7 +228,7 @@ def _body(answer: web.Response) -> Body:
 
 
 async def _send_in_pieces(request: web.Request, answer: web.Response, body: Body) -> web.StreamResponse:
-    """Send the pieces, cut to LARGE: what a client does not read stays in the shared pieces alone."""
+    """Send the pieces, cut or joined to LARGE: what a client does not read stays in shared pieces alone."""
     headers = answer.headers.copy()
     stream = web.StreamResponse(status=answer.status, headers=headers)
     stream.content_length = body.size
@@ -227,10 +236,9 @@ async def _send_in_pieces(request: web.Request, answer: web.Response, body: Body
         stream.force_close()
     await stream.prepare(request)
     if request.method != hdrs.METH_HEAD:
-        for piece in body.pieces:
-            view = memoryview(piece)
-            for start in range(0, len(view), LARGE):
-                await stream.write(view[start : start + LARGE])
+        for portion in portions(body.pieces):
+            await stream.write(portion)
+            await asyncio.sleep(0)  # a client that reads fast must not keep others waiting
     await stream.write_eof()
     return stream
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -32,6 +32,25 @@ class Body:
     def size(self) -> int:
         """Bytes in all."""
         return sum(map(len, self.pieces))
+
+
+def portions(pieces: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+    """The pieces in portions to write: large ones cut to LARGE, small ones joined to at most that."""
+    small: list[bytes] = []
+    length = 0
+    for piece in pieces:
+        if small and length + len(piece) > LARGE:
+            yield b"".join(small)
+            small, length = [], 0
+        if len(piece) > LARGE:
+            view = memoryview(piece)
+            for start in range(0, len(view), LARGE):
+                yield view[start : start + LARGE]
+        else:
+            small.append(piece)
+            length += len(piece)
+    if small:
+        yield b"".join(small)
 
 
 class BodyResponse(web.Response):
