@@ -35,6 +35,7 @@ from exporter.refresh.triggers import (
     follow_pods_api,
 )
 from exporter.settings import ExporterSettings
+from exporter.views.bodies import ListBodies
 from exporter.web.app import build
 from exporter.web.site import Site
 from kubelet.paths import KubeletPaths
@@ -69,6 +70,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     await web.start()
     metrics.register(web.families)
     metrics.register(LagFamily("devicelens"))
+    bodies = ListBodies()
     refresher = Refresher(
         kubelet,
         states,
@@ -79,7 +81,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         pods=pods,
         plugins=plugins,
         notes=limit,
-        preparers=(metrics,),
+        preparers=(metrics, bodies),
         phases=metrics.counters,
     )
     site = Site(
@@ -94,6 +96,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         history=history,
         reader=reader,
         cpu_nodes=cpu_numa,
+        bodies=bodies,
     )
     _log_start(settings, paths)
     if settings.web_config_file is not None:
