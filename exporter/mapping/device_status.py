@@ -4,7 +4,7 @@ A refresh changes few of a node's devices. Metrics, API and pages recognise the 
 what they made of them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -95,45 +95,46 @@ class DeviceStatuses:
             return None
         return PluginStatus(device, found.report.source, found.report.answers)
 
-    def touched(self, last: "DeviceStatuses") -> Callable[[Device], bool]:
-        """Whether the status of a device that did not change may differ from that in `last`."""
-        pods = self._changed_pods(last)
-        reports = self._changed_reports(last)
-
-        def differs(device: Device) -> bool:
-            held = bool(pods) and any(holder[:2] in pods for holder in device.holders)
-            return held or (reports is not None and reports(device.key))
-
-        return differs if pods or reports is not None else _never
+    def changed_since(self, last: "DeviceStatuses") -> Collection[int] | None:
+        """The indexes of the devices whose status may differ from that in `last`. None if any may."""
+        devices = self.snapshot.changed_at(last.snapshot)
+        if devices is None or self.snapshot.complete != last.snapshot.complete:
+            return None
+        pods, keys, resources = self._changed_pods(last), self._changed_reports(last), self._plugins(last)
+        found = set(devices)
+        numbered = enumerate(self.snapshot.devices) if pods or keys or resources else ()
+        for index, device in numbered:
+            if (
+                device.key in keys
+                or device.key[0] in resources
+                or (pods and any(holder[:2] in pods for holder in device.holders))
+            ):
+                found.add(index)
+        return found
 
     def _changed_pods(self, last: "DeviceStatuses") -> Collection[PodKey]:
         """Pods whose identity or doubt differs. The devices of a pod that is new or gone changed as well."""
-        pods = {key for key, one in self.pods.items() if last.pods.get(key, one) is not one}
+        pods: set[PodKey] = set()
+        if self.pods is not last.pods:
+            pods = {key for key, one in self.pods.items() if last.pods.get(key, one) is not one}
         now, before = self.snapshot.unconfirmed, last.snapshot.unconfirmed
         return pods if now == before else pods | now.keys() | before.keys()
 
-    def _changed_reports(self, last: "DeviceStatuses") -> Callable[[DeviceKey], bool] | None:
-        """Whether a device's report differs; None if no report changed."""
-        now, before = self.advertised, last.advertised
+    def _changed_reports(self, last: "DeviceStatuses") -> Collection[DeviceKey]:
+        """Devices whose report differs."""
+        now, before = self.advertised.devices, last.advertised.devices
         if now is before:
-            return None
-        plugins, others = _plugins(now), _plugins(before)
+            return ()
+        gone = before.keys() - now.keys() if len(before) != len(now) else ()
+        return {*gone, *[key for key, one in now.items() if before.get(key) is not one]}
 
-        def differs(key: DeviceKey) -> bool:
-            one, other = now.devices.get(key), before.devices.get(key)
-            return plugins.get(key.resource) != others.get(key.resource) or (
-                one is not other and one != other
-            )
-
-        return differs
-
-
-def _plugins(reports: PluginReports) -> Mapping[str, tuple[str, bool]]:
-    return {name: (one.report.source, one.report.answers) for name, one in reports.resources.items()}
-
-
-def _never(_device: Device) -> bool:
-    return False
+    def _plugins(self, last: "DeviceStatuses") -> Collection[str]:
+        """Resources whose plugin differs, or answers no more or again."""
+        now, before = (
+            {name: (one.report.source, one.report.answers) for name, one in reports.resources.items()}
+            for reports in (self.advertised, last.advertised)
+        )
+        return {name for name, _ in now.items() ^ before.items()}
 
 
 def device_statuses(
@@ -150,32 +151,16 @@ def device_statuses(
     `restored`: starts of devices that did not change may differ, because history brought them.
     """
     now = DeviceStatuses(snapshot, since, pods, advertised)
-    if last is None:
-        return replace(now, devices=tuple([now.made(device) for device in snapshot.devices]))
-    if len(last.devices) == len(snapshot.devices):
-        known: Iterable[DeviceStatus | None] = last.devices
-    else:
-        by_key = {status.device.key: status for status in last.devices}
-        known = [by_key.get(device.key) for device in snapshot.devices]
-    every = restored or snapshot.complete != last.snapshot.complete
-    touched = now.touched(last)
-    changed = snapshot.changed_at(last.snapshot)
-    if changed is not None and touched is _never and not every:
-        devices = list(last.devices)
+    changed = None if last is None or restored else now.changed_since(last)
+    if last is not None and changed is not None:
+        found = list(last.devices)
         for index in changed:
-            status = now.made(snapshot.devices[index])
-            devices[index] = status if status != devices[index] else devices[index]
-        return replace(now, devices=tuple(devices))
-    found: list[DeviceStatus] = []
-    for device, was in zip(snapshot.devices, known, strict=True):
-        if (
-            was is not None
-            and was.device is device
-            and not every
-            and (touched is _never or not touched(device))
-        ):
-            found.append(was)
-            continue
-        status = now.made(device)
-        found.append(was if was is not None and was == status else status)
-    return replace(now, devices=tuple(found))
+            found[index] = _same_or(found[index], now.made(snapshot.devices[index]))
+        return replace(now, devices=tuple(found))
+    known = {} if last is None else {status.device.key: status for status in last.devices}
+    made = [_same_or(known.get(device.key), now.made(device)) for device in snapshot.devices]
+    return replace(now, devices=tuple(made))
+
+
+def _same_or(was: DeviceStatus | None, status: DeviceStatus) -> DeviceStatus:
+    return was if was is not None and was == status else status
