@@ -8,6 +8,7 @@ Formats: RFC 1951 (deflate) and RFC 1952 (gzip). CRC-32: its polynomial arithmet
 crc32_combine.
 """
 
+import math
 import struct
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -30,15 +31,31 @@ _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 1 << 31
 
 
+def _by_x(a: int) -> int:
+    """The product of a polynomial and x."""
+    return a >> 1 ^ _POLYNOMIAL if a & 1 else a >> 1
+
+
+def _by_x4(a: int) -> int:
+    return _by_x(_by_x(_by_x(_by_x(a))))
+
+
+_BY_X4: Final = tuple([_by_x4(low) for low in range(16)])
+"""What the lowest four bits of a polynomial become when it is multiplied by the fourth power of x."""
+
+
 def _times(a: int, b: int) -> int:
-    """The product of two polynomials modulo CRC-32's."""
-    product, bit = 0, _ONE
-    while a:
-        if a & bit:
-            product ^= b
-            a ^= bit
-        bit >>= 1
-        b = b >> 1 ^ _POLYNOMIAL if b & 1 else b >> 1
+    """The product of two polynomials modulo CRC-32's, by four bits of `a` at a time."""
+    if a == _ONE:
+        return b
+    b1 = _by_x(b)
+    b2 = _by_x(b1)
+    b3 = _by_x(b2)
+    low = (0, b3, b2, b2 ^ b3, b1, b1 ^ b3, b1 ^ b2, b1 ^ b2 ^ b3)
+    multiples = (*low, *[b ^ one for one in low])
+    product = 0
+    for at in range(0, 32, 4):
+        product = product >> 4 ^ _BY_X4[product & 15] ^ multiples[a >> at & 15]
     return product
 
 
@@ -103,12 +120,9 @@ def joined(blocks: Iterable[Block], *, keep_text: bool = True) -> Block:
     """One block of several. `keep_text` copies the text as well, if every block has it."""
     parts = tuple(blocks)
     crc, size = _checked(parts)
-    shift = _ONE
-    for part in parts:
-        shift = _times(part.shift, shift)
     texts = [part.kept for part in parts if part.kept is not None]
     text = b"".join(texts) if keep_text and len(texts) == len(parts) else None
-    return Block(b"".join([part.deflated for part in parts]), crc, size, shift, text)
+    return Block(b"".join([part.deflated for part in parts]), crc, size, _shift(size), text)
 
 
 def _checked(parts: Iterable[Block]) -> tuple[int, int]:
@@ -144,10 +158,15 @@ T = TypeVar("T")
 class BlockCache(Generic[T]):
     """The blocks of a list of items, each kept while its items are the same objects or its text stays."""
 
-    def __init__(self, write: Callable[[Sequence[T]], bytes], size: int = CHUNK) -> None:
-        """`write` returns the text of some items, `size` is the number of items of a block."""
+    def __init__(
+        self, write: Callable[[Sequence[T]], bytes], size: int = CHUNK, *, keep_text: float = math.inf
+    ) -> None:
+        """`write` returns the text of some items, `size` is the number of items of a block. Blocks after the
+        first `keep_text` bytes of text keep their compressed form only.
+        """
         self._write = write
         self._size = size
+        self._keep_text = keep_text
         self._kept: dict[tuple[Hashable, int], tuple[Sequence[T], Block]] = {}
 
     def of(self, groups: Iterable[tuple[Hashable, Sequence[T]]]) -> list[Block]:
@@ -155,6 +174,7 @@ class BlockCache(Generic[T]):
         item of another. `groups` are names, each once, with the items.
         """
         before, kept = self._kept, dict[tuple[Hashable, int], tuple[Sequence[T], Block]]()
+        length = 0
         for name, items in groups:
             for at in range(0, len(items), self._size):
                 some = items[at : at + self._size]
@@ -163,6 +183,9 @@ class BlockCache(Generic[T]):
                     text = self._write(some)
                     same = found is not None and found[1].kept == text
                     found = (some, found[1] if found is not None and same else block(text))
+                length += found[1].size
+                if length > self._keep_text and found[1].kept is not None:
+                    found = (found[0], found[1].without_text())
                 kept[name, at] = found
         self._kept = kept
         return [found for _, found in kept.values()]

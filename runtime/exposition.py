@@ -14,6 +14,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from runtime.blocks import EMPTY, Block, BlockCache, block
 
+TEXT_KEPT: Final = 4 << 20
+"""Bytes of a family's text that are kept beside its compressed form: those of 16 000 devices."""
 _OPENMETRICS: Final = frozenset({"1.0.0", "0.0.1"})
 """Versions of OpenMetrics that a client may ask for."""
 
@@ -261,7 +263,7 @@ class ItemFamily(Generic[T]):
         """`new` returns the family without samples; `add` adds those of one item."""
         self._new, self._add = new, add
         self._head = block(new().head().encode())
-        self._cache = BlockCache[T](self._write)
+        self._cache = BlockCache[T](self._write, keep_text=TEXT_KEPT)
 
     def blocks(self, groups: Iterable[tuple[Hashable, Sequence[T]]]) -> list[Block]:
         """The blocks of the family; groups as in BlockCache.of."""

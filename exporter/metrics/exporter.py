@@ -4,7 +4,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -15,21 +15,19 @@ from exporter.metrics.families import MappingFamilies, stale_mapping
 from exporter.metrics.process import Counters, MappingStatus
 from exporter.metrics.series_limit import SeriesLimit
 from exporter.refresh.protocols import PodSource
-from runtime.blocks import EMPTY, Block, gzipped, joined, plain
+from runtime.blocks import Block, gzip_pieces, joined
 from runtime.exposition import END, Collector, CollectorBlocks, Format
 
 EXPECTED_WITHIN: Final = 600.0
 """Seconds after a scrape for which the next one is prepared: twice Prometheus' longest useful interval."""
-LARGE: Final = 12 << 20
-"""Bytes of text above which only its compressed form is kept."""
 
 
 class _Body(Struct, frozen=True):
-    """The families of the mapping of `state`: its blocks for plain text, and as one `whole` for gzip."""
+    """The families of the mapping of `state`: `blocks` for plain text, and all in one for gzip."""
 
     state: State
     blocks: Sequence[Block]
-    whole: Block
+    deflated: Block
 
     def shows(self, state: State) -> bool:
         """Whether the mapping of `state` is this one."""
@@ -38,6 +36,10 @@ class _Body(Struct, frozen=True):
 
 def _body(state: State, blocks: Sequence[Block]) -> _Body:
     return _Body(state, blocks, joined(blocks, keep_text=False))
+
+
+def _texts(blocks: Iterable[Block]) -> tuple[bytes, ...]:
+    return tuple([one.text for one in blocks])
 
 
 class Metrics:
@@ -67,7 +69,7 @@ class Metrics:
         """The last two: of the published state, and of the one that is about to be published."""
         self._writing = threading.Lock()
         self._scraped_at = -EXPECTED_WITHIN
-        self._unknown, self._stale = _body(State(), [EMPTY]), _body(State(), stale_mapping(node))
+        self._unknown, self._stale = _body(State(), []), _body(State(), stale_mapping(node))
         self._status = MappingStatus(version, pods, states.state)
         self.counters = Counters(node)
         self._collectors: list[CollectorBlocks] = []
@@ -86,8 +88,10 @@ class Metrics:
         elif self._bodies:
             self._bodies, self._mapping = (), MappingFamilies(self._node)
 
-    async def document(self, form: Format, *, compress: bool) -> bytes:
-        """The exposition as `form`, gzipped if `compress`. Everything in it is of one state."""
+    async def document(self, form: Format, *, compress: bool) -> tuple[bytes, ...]:
+        """The exposition as `form`, gzipped if `compress`, in pieces: scrapes share those of the mapping.
+        Everything in it is of one state.
+        """
         self._scraped_at = time.monotonic()
         state, body = self._present()
         while body is None:
@@ -96,8 +100,13 @@ class Metrics:
             state, body = self._present()
         self._status.state = state
         self._status.fresh = state.freshness(self._clock(), self._stale_after) is Freshness.FRESH
-        tail = (*[collector.of(form) for collector in self._collectors], END[form])
-        return gzipped((body.whole, *tail)) if compress else plain((*body.blocks, *tail))
+        tail = [*[collector.of(form) for collector in self._collectors], END[form]]
+        if compress:
+            return gzip_pieces([body.deflated, *tail])
+        blocks = (*body.blocks, *tail)
+        if all(one.kept is not None for one in body.blocks):
+            return _texts(blocks)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, _texts, blocks)
 
     def close(self) -> None:
         """End the rendering thread."""

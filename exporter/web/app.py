@@ -15,6 +15,7 @@ from exporter.web.events import Events
 from exporter.web.site import MetricsSource, Site, judge
 from runtime.exposition import negotiate
 from runtime.http.app import application, problem
+from runtime.http.bodies import Body, BodyResponse
 
 if TYPE_CHECKING:
     from exporter.web.pages.handlers import Pages
@@ -125,8 +126,8 @@ class Probes:
         """The exposition, in the format and the encoding that the client accepts."""
         form = negotiate(",".join(request.headers.getall(hdrs.ACCEPT, [])) or None)
         compress = wants_gzip(request)
-        body = await self._site.metrics.document(form, compress=compress)
-        response = web.Response(body=body, headers={hdrs.CONTENT_TYPE: form.value})
+        pieces = await self._site.metrics.document(form, compress=compress)
+        response = BodyResponse(Body(pieces, gzipped=compress), headers={hdrs.CONTENT_TYPE: form.value})
         response.headers[hdrs.VARY] = f"{hdrs.ACCEPT}, {hdrs.ACCEPT_ENCODING}"
         if compress:
             response.headers[hdrs.CONTENT_ENCODING] = "gzip"

@@ -27,8 +27,8 @@ class HistorySource(Protocol):
 class MetricsSource(Protocol):
     """Renders the metrics."""
 
-    async def document(self, form: Format, *, compress: bool) -> bytes:
-        """The current exposition in the format `form`, gzipped if `compress`."""
+    async def document(self, form: Format, *, compress: bool) -> tuple[bytes, ...]:
+        """The current exposition in the format `form`, gzipped if `compress`, in pieces."""
         ...
 
 

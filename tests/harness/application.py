@@ -13,8 +13,8 @@ from exporter.web.site import HistorySource, Site
 class NoMetrics:
     """Stands in for /metrics."""
 
-    async def document(self, form: object, *, compress: bool) -> bytes:
-        return b""
+    async def document(self, form: object, *, compress: bool) -> tuple[bytes, ...]:
+        return ()
 
 
 def site(state: State, now: float | Callable[[], float], node: str = "worker-3", **more: Any) -> Site:

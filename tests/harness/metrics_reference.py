@@ -117,7 +117,7 @@ def exporter_text() -> str:
     metrics.counters.changed(state, HoldingChanges(change, (Release(change.began[0], 1.0),), {}))
     metrics.counters.timed(dict.fromkeys(Phase, 1.0))
     try:
-        return asyncio.run(metrics.document(Format.TEXT, compress=False)).decode()
+        return b"".join(asyncio.run(metrics.document(Format.TEXT, compress=False))).decode()
     finally:
         metrics.close()
 

@@ -90,6 +90,15 @@ class TestBlockCache:
         assert plain(cache.of([("a", (*first, (5,))), ("b", second)])) == b"1\n2\n5\n3\n4\n"
         assert write.calls == calls + 1
 
+    def test_the_text_of_many_items_is_not_kept(self) -> None:
+        items = tuple([(number,) for number in range(1000)])
+        small = BlockCache[tuple[int]](_Written(), size=10, keep_text=100)
+        blocks, whole = small.of([("", items)]), BlockCache[tuple[int]](_Written(), size=10).of([("", items)])
+        assert 0 < sum(one.size for one in blocks if one.kept is not None) <= 100
+        assert plain(blocks) == plain(whole)
+        assert gzipped(blocks) == gzipped(whole)
+        assert all(one is other for one, other in zip(small.of([("", items)]), blocks, strict=True))
+
     def test_what_is_gone_is_forgotten(self) -> None:
         write = _Written()
         cache = BlockCache[tuple[int]](write)

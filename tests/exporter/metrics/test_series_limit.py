@@ -44,7 +44,7 @@ def _scraped(state: State, limit: int) -> tuple[int, list[Sample]]:
             *(states,), node="n", version="v", stale_after=60.0, clock=lambda: 0.0, limit=SeriesLimit(limit)
         )
         try:
-            return (await metrics.document(Format.TEXT, compress=False)).decode()
+            return b"".join(await metrics.document(Format.TEXT, compress=False)).decode()
         finally:
             metrics.close()
 

@@ -40,8 +40,8 @@ def compiled_templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 class Exposition:
     """Stands in for the metrics."""
 
-    async def document(self, form: Format, *, compress: bool) -> bytes:
-        return f"{form.name} {'gzip' if compress else 'plain'}\n".encode()
+    async def document(self, form: Format, *, compress: bool) -> tuple[bytes, ...]:
+        return (form.name.encode(), f" {'gzip' if compress else 'plain'}\n".encode())
 
 
 @pytest.fixture
