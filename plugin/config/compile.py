@@ -1,10 +1,10 @@
 """The compiler: from a resource of the model to its plan, with every template compiled and checked."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from plugin import names
 from plugin.config import model, plan
@@ -29,8 +29,7 @@ _PREFIXES: Final[tuple[tuple[tuple[Check, ...], tuple[str, ...], str], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(Struct, frozen=True):
     """A location in a document, and what its templates can use.
 
     `resource` is the resource's name, None if devices name it. `attributes` are the attributes of its

@@ -4,8 +4,9 @@ Equal plans mean the same: a reload leaves a resource with an equal plan alone.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from plugin.config.templates import Template, TemplateError
 from plugin.discovery.source import SourceConfig
@@ -15,16 +16,14 @@ from runtime.text import quoted
 Prefer = Literal["none", "packed", "spread", "numa", "topology"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """An environment variable or an annotation of a container."""
 
     name: Template
     value: Template
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEntry:
+class NodeEntry(Struct, frozen=True):
     """A device node of a container; an `optional` one is left out if the host does not have it."""
 
     host: Template
@@ -33,8 +32,7 @@ class NodeEntry:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MountEntry:
+class MountEntry(Struct, frozen=True):
     """A mount of a container; `create` is what Allocate creates if nothing is there."""
 
     host: Template
@@ -44,8 +42,7 @@ class MountEntry:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(Struct, frozen=True):
     """A file that Allocate writes on the host with `mode` and mounts read-only."""
 
     host: Template
@@ -54,8 +51,7 @@ class FileEntry:
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatePlan:
+class AllocatePlan(Struct, frozen=True):
     """What a container gets, as templates."""
 
     env: tuple[Entry, ...] = ()
@@ -66,8 +62,7 @@ class AllocatePlan:
     cdi: tuple[Template, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CdiPlan:
+class CdiPlan(Struct, frozen=True):
     """A CDI specification: one device of `kind` for each physical device, with its edits."""
 
     kind: str
@@ -78,30 +73,26 @@ class CdiPlan:
     mounts: tuple[MountEntry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PreStartPlan:
+class PreStartPlan(Struct, frozen=True):
     """A program to run before a container starts; `timeout` in seconds."""
 
     command: tuple[Template, ...]
     timeout: float
 
 
-@dataclass(frozen=True, slots=True)
-class ExistsCheck:
+class ExistsCheck(Struct, frozen=True):
     """A host path must exist."""
 
     path: Template
 
 
-@dataclass(frozen=True, slots=True)
-class NodesCheck:
+class NodesCheck(Struct, frozen=True):
     """The device nodes that Allocate gives for a device, by their host paths, must exist."""
 
     hosts: tuple[Template, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FileCheck:
+class FileCheck(Struct, frozen=True):
     """The content of a host file must meet every condition that is not None."""
 
     path: Template
@@ -113,30 +104,26 @@ class FileCheck:
     at_most: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CarrierCheck:
+class CarrierCheck(Struct, frozen=True):
     """A network interface must have a carrier."""
 
     interface: Template
 
 
-@dataclass(frozen=True, slots=True)
-class ExecCheck:
+class ExecCheck(Struct, frozen=True):
     """A program must exit with 0."""
 
     command: tuple[Template, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HttpCheck:
+class HttpCheck(Struct, frozen=True):
     """A GET must be answered with one of `status`; None: 200 to 299."""
 
     url: Template
     status: frozenset[int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class XidCheck:
+class XidCheck(Struct, frozen=True):
     """An XID event that is not ignored is a fault until `quiet` seconds after the last."""
 
     ignore: frozenset[int]
@@ -146,8 +133,7 @@ class XidCheck:
 Check = ExistsCheck | NodesCheck | FileCheck | CarrierCheck | ExecCheck | HttpCheck | XidCheck
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePlan:
+class ProbePlan(Struct, frozen=True):
     """One probe; times in seconds.
 
     `interval` None: with each scan, and at events of its path. `initial` None: the first result decides;
@@ -164,8 +150,7 @@ class ProbePlan:
     initial: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sharing:
+class Sharing(Struct, frozen=True):
     """How often each device is advertised: `replicas` times, or once by its own id where that is None.
 
     `template` renders a share's id from the device's `id` and the number `n`, which starts at `first`.
@@ -211,8 +196,7 @@ UNSHARED: Final = Sharing()
 """Each device once, by its own id."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResourcePlan:
+class ResourcePlan(Struct, frozen=True):
     """One configured resource.
 
     `numa`: "auto", "off", or the node of every device.

@@ -7,10 +7,12 @@ import errno
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from enum import Enum
 from heapq import heappop, heappush, nsmallest
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from plugin import names
 from plugin.config.plan import Prefer, ResourcePlan
@@ -41,8 +43,7 @@ class AllocationError(Exception):
         self.refusal = refusal
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerAllocation:
+class ContainerAllocation(Struct, frozen=True):
     """What one container gets. `files` are written on the host first, and mounted read-only."""
 
     env: Mapping[str, str]
@@ -53,8 +54,7 @@ class ContainerAllocation:
     files: tuple[File, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationRequest:
+class AllocationRequest(Struct, frozen=True):
     """One container's request: advertised ids, each once, and the physical devices behind them.
 
     `devices` are in natural order; `owners` has the device's id by advertised id.

@@ -6,10 +6,10 @@ characters and are unique, and `cdiVersion` is at least the version that introdu
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct, field
 
 from plugin import names
 from plugin.config.plan import CdiPlan, Entry, MountEntry, NodeEntry, ResourcePlan
@@ -23,8 +23,7 @@ _DOTS_IN_CLASSES: Final = "0.6.0"
 _EACH: Final = frozenset({"device", "node"})
 
 
-@dataclass(frozen=True, slots=True)
-class Edits:
+class Edits(Struct, frozen=True):
     """What a runtime adds to a container."""
 
     env: Mapping[str, str] = field(default_factory=dict)

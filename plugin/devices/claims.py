@@ -9,8 +9,9 @@
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from plugin.config.plan import Sharing
 from plugin.devices.device import Device, HeldIds, Holding
@@ -27,8 +28,7 @@ def claim_of(found: Found) -> str:
     return found.claim or found.path
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimResult:
+class ClaimResult(Struct, frozen=True):
     """`refused`: claims of other resources, by claim; `wake`: resources that wait for a released claim."""
 
     refused: Mapping[str, str] = field(default_factory=dict)

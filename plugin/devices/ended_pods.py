@@ -10,8 +10,9 @@ restart. So a pod has ended only when all of this holds:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.devices.device import HeldIds, Holding
 
@@ -23,8 +24,7 @@ also have named a pod of the API server.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ListAnswer:
+class ListAnswer(Struct, frozen=True):
     """One answer of List. `at`: monotonic time of the call.
 
     `kubelet` identifies the kubelet process by its socket; None where the socket changed during the call.

@@ -7,8 +7,9 @@ for a moment, the kubelet would give it to a pod. No I/O and no clock; times are
 import re
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.config.plan import ProbePlan, XidCheck
 from plugin.devices.device import Device
@@ -92,8 +93,7 @@ def concerns(fault: Fault, device: Device) -> bool:
     return not fault.subjects.isdisjoint({claim, device.id, device.name, *device.attrs.values()})
 
 
-@dataclass(slots=True)
-class _Memory:
+class _Memory(Struct):
     """Results of one probe of one device. `well`: None before the first; `quiet_at`: when a fault ends."""
 
     well: bool | None
@@ -103,8 +103,7 @@ class _Memory:
     quiet_at: float | None = None
 
 
-@dataclass(slots=True)
-class _Device:
+class _Device(Struct):
     """One device. `raw`: the reason by its probes, `reason`: the reason after damping.
 
     Both are empty for a healthy device, and None until every probe has answered once.

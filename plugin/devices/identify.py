@@ -5,8 +5,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from plugin.config.plan import ResourcePlan
 from plugin.config.templates import Template, TemplateError
@@ -19,16 +21,14 @@ NumaNodes = Callable[[Found], tuple[int, ...]]
 """Reads the NUMA nodes of a found device from the host; called for `numa: auto` alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityChange:
+class IdentityChange(Struct, frozen=True):
     """A partial scan: `devices` that are new or changed, and the ids of those that are `gone`."""
 
     devices: tuple[Device, ...]
     gone: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """All devices in natural order of their ids. `left_out`: path or name, and the reason."""
 
     devices: tuple[Device, ...]
@@ -168,8 +168,7 @@ MOST_MEMBERS: Final = 256
 """Resources of one family; the kubelet keeps a connection to each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(Struct, frozen=True):
     """The resources of a family by name. `left_out`: (path or name, reason) of devices without one."""
 
     plans: Mapping[str, ResourcePlan]

@@ -7,8 +7,10 @@ kubelet panics. No I/O and no clock; callers pass the time.
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from plugin.config.plan import UNSHARED, Sharing
 from plugin.devices.device import Device
@@ -16,16 +18,14 @@ from plugin.names import natural
 from runtime.clock import Instant
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedDevice:
+class ObservedDevice(Struct, frozen=True, gc=False):
     """A device with its present health. `reason`: why it is unhealthy; empty for a healthy one."""
 
     device: Device
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TrackedDevice:
+class TrackedDevice(Struct, frozen=True, gc=False):
     """An advertised device. `since`: unix time of its last change of health.
 
     `vanished`: monotonic time since when no scan finds it; None while it is found.
@@ -42,16 +42,14 @@ class TrackedDevice:
         return not self.reason
 
 
-@dataclass(frozen=True, slots=True)
-class ListEntry:
+class ListEntry(Struct, frozen=True, gc=False):
     """One entry of the list for the kubelet: a device, or one of its shares."""
 
     id: str
     known: TrackedDevice
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
+class Tombstone(Struct, frozen=True):
     """A vanished device that is still advertised, with all its ids, or an orphan with a single id.
 
     An orphan is a held id that no device has, such as one from an earlier configuration. Its id may equal
@@ -62,8 +60,7 @@ class Tombstone:
     orphan: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HealthTransition:
+class HealthTransition(Struct, frozen=True):
     """A change of a device's health, or a `new` device."""
 
     id: str

@@ -4,8 +4,10 @@ Every rendered value is checked: a template may give a path or name that the kub
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from plugin import names
 from plugin.config.plan import Entry, FileEntry, MountEntry, NodeEntry, PreStartPlan
@@ -20,8 +22,7 @@ Check = Callable[[str], str | None]
 _PERMISSIONS: Final = "rwm"
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerNode:
+class ContainerNode(Struct, frozen=True):
     """A device node for a container. `optional`: left out where the host does not have it."""
 
     host: str
@@ -30,8 +31,7 @@ class ContainerNode:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A mount for a container. `create`: what to create at a host path that does not exist."""
 
     host: str
@@ -41,8 +41,7 @@ class Mount:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A file that is written at `host` on the host, and mounted read-only at `container`.
 
     `device`: the id of its device; empty for a file that all devices of the container share.
@@ -224,8 +223,7 @@ def _text_problem(text: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One program to run. `device`: the id of its device; empty for one that all devices share."""
 
     command: tuple[str, ...]

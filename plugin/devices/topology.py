@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from math import comb
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.devices.device import Device
 
@@ -25,8 +26,7 @@ _ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _FUNCTION: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """Where a device is. `bridges`: the PCI host bridge and the bridges above it, from the root down.
 
     What is unknown is empty, and near to nothing.

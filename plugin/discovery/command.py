@@ -7,8 +7,9 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import IO, Final
+
+from msgspec import Struct, field
 
 _CHUNK: Final = 65_536
 _PIPE: Final = 1 << 20
@@ -16,8 +17,7 @@ _PIPE: Final = 1 << 20
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How a program ended. `status` is as in a shell, 128 + n for signal n; None: it exceeded its time.
 
     `output` and `error` are the first (or last) bytes of its standard output and error; `cut`: there were
@@ -30,8 +30,7 @@ class Outcome:
     cut: bool = False
 
 
-@dataclass(slots=True)
-class _Sink:
+class _Sink(Struct):
     """The kept bytes of one stream."""
 
     stream: IO[bytes]

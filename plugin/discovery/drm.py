@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
@@ -22,8 +23,7 @@ _RENDER: Final = re.compile(r"renderD\d{1,6}", re.ASCII)
 _SUBSYSTEMS: Final = frozenset({"drm", "pci"})
 
 
-@dataclass(frozen=True, slots=True)
-class GraphicsCard:
+class GraphicsCard(Struct, frozen=True):
     """One card. `device` is its parent device, and `function` that device if it is a PCI function."""
 
     name: str

@@ -3,7 +3,6 @@
 import errno
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 import msgspec
@@ -75,8 +74,7 @@ class PrintedDevice(Struct, frozen=True, forbid_unknown_fields=True):
     unhealthy: str = ""
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """The last run: its start, and its devices or its failure."""
 
     began: float | None = None

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot, node_of

@@ -11,10 +11,11 @@ import stat
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from weakref import finalize
+
+from msgspec import Struct, field
 
 from plugin.discovery.beneath import open_beneath
 
@@ -27,8 +28,7 @@ _NO_LINK: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.EL
 """What `readlink` reports for a path that is missing, is no link, or vanishes during the call."""
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryEntry:
+class DirectoryEntry(Struct, frozen=True):
     """One entry of a directory, links followed. `status` is None for a dangling link."""
 
     name: str
@@ -94,8 +94,7 @@ def read_link(path: str) -> str:
     return os.readlink(path)  # noqa: PTH115 -- see above
 
 
-@dataclass(slots=True)
-class _Memory:
+class _Memory(Struct):
     """What one thread has read of the host within `HostRoot.reading_once`."""
 
     links: LinkResolver

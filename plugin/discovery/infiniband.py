@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
@@ -26,8 +27,7 @@ _GIDS: Final = ("0", "1")
 """Entries of a port's GID table that name the port's interface; later ones name VLANs on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaDevice:
+class RdmaDevice(Struct, frozen=True):
     """One device of /sys/class/infiniband."""
 
     name: str

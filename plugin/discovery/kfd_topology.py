@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.discovery.host import HostRoot
 from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, clean
@@ -17,8 +18,7 @@ MAX_PROPERTIES: Final = 16_384
 """Bytes of a node's properties that are read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeNode:
+class ComputeNode(Struct, frozen=True):
     """A compute node with a render node."""
 
     number: int

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
@@ -89,8 +89,7 @@ class Net(PciSelection, frozen=True):
         return ("/sys/bus", "/sys/class", *routes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Attached:
+class _Attached(Struct, frozen=True):
     """The interface and the RDMA device of a function while both are in the host's network namespace.
 
     Both move with the pod that gets them and come back. The last known values stay right as long as the

@@ -3,10 +3,10 @@
 import errno
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from plugin.discovery.host import HostRoot
 from plugin.discovery.nvml import NVML, Gpu, NvidiaEvents, Nvml, NvmlError, NvmlMissingError, Slice
@@ -89,8 +89,7 @@ class Nvidia(SourceConfig, frozen=True):
         return NvidiaEvents(host, None if self.library is UNSET else self.library)
 
 
-@dataclass(slots=True)
-class DriverFiles:
+class DriverFiles(Struct):
     """The driver's files during one scan."""
 
     sysfs: SysfsTree
@@ -288,8 +287,7 @@ class NvidiaScanner:
         return replace(now, name=found.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parent:
+class _Parent(Struct, frozen=True):
     """A GPU, and the attributes that it shares with its slices."""
 
     minor: int | None

@@ -12,8 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from plugin.discovery.host import HostRoot
 from plugin.discovery.selectors import ADDRESS
@@ -39,8 +40,7 @@ _LOST: Final = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_UNKNOWN")
 _ABSENT: Final = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_NO_PERMISSION")
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """A MIG compute instance, with its GPU instance `gi`. `profile` is NVIDIA's: `1g.10gb`, `1c.3g.40gb`.
 
     Without NVML only the numbers are known.
@@ -53,8 +53,7 @@ class Slice:
     memory_mib: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A GPU. `address` is written as by Linux; `mig`: whether MIG mode is on, None if the GPU has none.
 
     `uuid`, `model` and `address` are empty if the driver's files do not have them.
@@ -394,8 +393,7 @@ class NvidiaEvents:
         return Fault(_subjects(module, data), code, f"XID {code}{meaning}", self._monotonic())
 
 
-@dataclass(slots=True)
-class _EventSet:
+class _EventSet(Struct):
     """NVML's set of events of one generation, and the UUIDs of the registered GPUs."""
 
     handle: Any

@@ -6,8 +6,9 @@ vendor, device, class, driver, address, or physical function.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
@@ -46,8 +47,7 @@ _REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+", re.ASCII)
 _VIRTIO: Final = re.compile(r"virtio\d{1,6}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PciFunction:
+class PciFunction(Struct, frozen=True):
     """One PCI function. Ids are lower-case hexadecimal digits; a value that sysfs lacks is empty."""
 
     address: str
@@ -65,8 +65,7 @@ class PciFunction:
         return f"pci:{self.address}"
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkInterface:
+class NetworkInterface(Struct, frozen=True):
     """One network interface. `kind`: on a function of the bus `pci`, on other `hardware`, or `virtual`."""
 
     name: str

@@ -3,11 +3,11 @@
 import errno
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from glob import escape
 from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from plugin.discovery.glob import MAX_FOUND, NODE_ATTRIBUTES, found_at, path_now
 from plugin.discovery.host import DirectoryEntry, HostRoot

@@ -6,11 +6,10 @@ Each text of a configuration is compiled once. The types at the end are those of
 import fnmatch
 import re
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from plugin.names import Check
 
@@ -73,8 +72,7 @@ def address_pattern(text: str) -> str:
     return lower if has_domain else f"0000:{lower}"
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualFunctions:
+class VirtualFunctions(Struct, frozen=True):
     """`PF#0-3,5`: virtual functions of a physical function; all of them without `#…`."""
 
     physical: str

@@ -6,9 +6,13 @@ attributes of its devices, the host paths that it reads, and its scanner. `regis
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from plugin.discovery.host import HostRoot, node_of
 from plugin.fields import ConfigStruct
@@ -22,8 +26,7 @@ STANDARD_DIRECTORIES: Final = ("/dev", "/sys/devices", "/proc/driver", "/proc/1/
 """Host directories that every Linux has. A missing one means that it is not mounted below the host root."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True, gc=False):
     """One device as a source found it on the host.
 
     `path` is a host path, empty if the device has none. `absent` says why a configured device is not
@@ -35,7 +38,7 @@ class Found:
 
     name: str
     path: str = ""
-    attrs: Mapping[str, str] = field(default_factory=dict)
+    attrs: Mapping[str, str] = msgspec.field(default_factory=dict)
     absent: str = ""
     numa_node: int | None = None
     rdev: tuple[str, int, int] | None = None
@@ -45,8 +48,7 @@ class Found:
     claim: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """Why a candidate is not selected: its values for a `key` of the source, and the expected ones.
 
     `found` None: the key selects by what names the candidate anyway. The text is made where it is shown.
@@ -65,8 +67,7 @@ class Mismatch:
         return f"{self.key}: found {found}, {expected}"
 
 
-@dataclass(frozen=True, slots=True)
-class NotSelected:
+class NotSelected(Struct, frozen=True):
     """Candidates that are not selected: (name, reason) of the first ones; `more` are counted only."""
 
     first: tuple[tuple[str, Mismatch | str], ...] = ()
@@ -151,8 +152,7 @@ class RescanNeededError(Exception):
     """More than one entry may have changed: only a full scan is right."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """An error event of a device, such as an NVIDIA XID.
 
     `subjects` are claims (`pci:0000:3b:00.0`), device names or attribute values (a UUID); the fault

@@ -7,8 +7,9 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, HostRoot, read_link
 from plugin.discovery.source import Found
@@ -122,8 +123,7 @@ class SysfsTree:
         return self._links.resolve(path) or "/"
 
 
-@dataclass(frozen=True, slots=True)
-class SysfsDirectory:
+class SysfsDirectory(Struct, frozen=True):
     """One directory of sysfs, such as a device's. `path` is its host path without links."""
 
     sysfs: SysfsTree
@@ -225,8 +225,7 @@ MAX_NODES: Final = 128
 """Device nodes of one device; more are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(Struct, frozen=True):
     """Something below a device. `path`: its device node; empty for a network interface."""
 
     subsystem: str

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from plugin.discovery.host import HostRoot
 from plugin.discovery.selectors import MAX_PATTERN, UNIQUE, HexIds, NamePatterns, any_matches, hex_id
@@ -85,8 +84,7 @@ class Usb(SourceConfig, frozen=True):
         return ("/sys/bus",)
 
 
-@dataclass(frozen=True, slots=True)
-class UsbDevice:
+class UsbDevice(Struct, frozen=True):
     """One device. `serial` is empty if it cannot serve as a name."""
 
     directory: SysfsDirectory
@@ -177,8 +175,7 @@ def _joined(texts: Iterator[str] | list[str]) -> str:
     return joined
 
 
-@dataclass(frozen=True, slots=True)
-class Plugged:
+class Plugged(Struct, frozen=True):
     """A device in a port. `serial` is empty if it has none; `kind` is its vendor and product."""
 
     port: str
@@ -186,8 +183,7 @@ class Plugged:
     serial: str
 
 
-@dataclass(slots=True)
-class SerialNames:
+class SerialNames(Struct):
     """Assigns stable names. A serial number that two devices have names no new device from then on.
 
     A device that had the serial number alone keeps it. Cheap devices all have serial numbers such as `0001`;

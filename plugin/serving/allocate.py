@@ -17,8 +17,9 @@ import asyncio
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.config.plan import PreStartPlan, ResourcePlan
@@ -70,8 +71,7 @@ _log = Log("allocate")
 _log_pre_start = Log("pre-start")
 
 
-@dataclass(frozen=True, slots=True)
-class HostAllocations:
+class HostAllocations(Struct, frozen=True):
     """Answers for the devices as they are on the host now, one for each request.
 
     `devices`: those of all requests, by id; `dropped`: optional paths that the host does not have, for

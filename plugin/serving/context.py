@@ -2,8 +2,9 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
 
 from kubelet.paths import KubeletPaths
 from plugin.devices.claims import NamesInUse
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from plugin.serving.prober import FaultEvents
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """Intervals and limits, in seconds.
 
     - `rescan`: between full scans, in case inotify or a uevent misses a change; `retry`: after a failed scan
@@ -49,8 +49,7 @@ class Pace:
     restart: tuple[float, ...] = (0.1, 1.0, 5.0, 30.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """Seconds after which the plugin registers again although the kubelet accepted the registration.
 
     `no_stream`: the kubelet opened no ListAndWatch stream; `lost_stream`: the last one ended; `refused`:
@@ -66,8 +65,7 @@ RegistrationMethod = Literal["socket", "registry"]
 """`socket`: call Register on the kubelet's socket; `registry`: offer a socket in plugins_registry."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginContext:
+class PluginContext(Struct, frozen=True):
     """Shared by all resources of a process.
 
     `token` returns eight characters, different at each call; `spread` returns random numbers from 0 to 1.

@@ -6,8 +6,9 @@ A scan follows at start, on changes that inotify or uevents report, and periodic
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.config.plan import ResourcePlan, XidCheck
 from plugin.devices.claims import claim_of
@@ -27,8 +28,7 @@ MAX_ENTRIES: Final = 256
 """Directory entries that are scanned one by one; after more changes at once a full scan follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanRequest:
+class ScanRequest(Struct, frozen=True):
     """What to scan: (directory, name) entries, or everything where `entries` is None.
 
     `since`: monotonic time of the request. A full scan that started later satisfies it.
@@ -38,8 +38,7 @@ class ScanRequest:
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class ScanTriggers:
+class ScanTriggers(Struct, frozen=True):
     """Changes that call for a scan: entries that come or go, `contents` that are written, and uevents.
 
     Entries and contents are (directory, pattern) pairs; `subsystems` are the kernel's.

@@ -6,9 +6,10 @@ that are no longer configured.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices.allocation import (

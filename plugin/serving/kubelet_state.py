@@ -3,8 +3,9 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from kubelet.checkpoint import CheckpointError, DeviceAssignment, read_checkpoint
 from kubelet.paths import KubeletPaths
@@ -164,8 +165,7 @@ class _SharedAnswer(Generic[T]):
             return self._answer
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
+class _Compared(Struct, frozen=True):
     """The checkpoint, and what List named just after."""
 
     assignments: tuple[DeviceAssignment, ...]

@@ -4,9 +4,10 @@ The series of devices are kept in blocks, and written again where their list cha
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.devices.inventory import ListEntry
 from plugin.serving.status import ResourceStatus
@@ -14,8 +15,7 @@ from runtime.blocks import Block, BlockCache, block, gzipped, plain
 from runtime.exposition import END, Family, Format, counter, gauge, histogram
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigStatus:
+class ConfigStatus(Struct, frozen=True):
     """The last reload of the configuration. `succeeded_at`: unix time of the last success."""
 
     successful: bool

@@ -5,9 +5,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.config.plan import (
     CarrierCheck,
@@ -38,8 +39,7 @@ _SILENT: Final = ("/sys/", "/proc/")
 _OUTPUT: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """One probe of one device. `ask` returns why it fails, or an empty text; None: a GET of `url`.
 
     It runs every `interval` seconds unless that is None; `with_scans`: also with each scan of the host, and

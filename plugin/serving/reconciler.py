@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.devices.inventory import RELEASE_AFTER, Inventory
 from plugin.serving.context import PluginContext
@@ -22,8 +23,7 @@ class _NoVerdictError(Exception):
     """Nothing healthy is advertised, no registration is followed, or the kubelet gives no answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Suspicion:
+class _Suspicion(Struct, frozen=True):
     """No id of this resource is allocatable under a registration; `displaced`: another plugin's ids are."""
 
     registration: int

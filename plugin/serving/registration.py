@@ -13,10 +13,11 @@ Rules of the kubelet that the decisions follow:
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from kubelet.registration import PluginWatcherServicer, RegisterFailedError, register
 from plugin.serving.context import Patience, PluginContext
@@ -51,8 +52,7 @@ class Step(Enum):
     """End this endpoint with its streams, and serve on a new socket."""
 
 
-@dataclass(slots=True)
-class RegistrationState:
+class RegistrationState(Struct):
     """The state of a registration. Times are monotonic seconds.
 
     `own_socket`: the plugin's socket exists; `kubelet`: the kubelet's socket; `accepted_by`: the kubelet
@@ -73,8 +73,7 @@ class RegistrationState:
     renew: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """A step; for WAIT with the time of the next decision, None: when something changes."""
 
     step: Step

@@ -4,10 +4,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from re import Pattern
 from typing import Final
+
+from msgspec import Struct
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices.device import Device
@@ -26,8 +28,7 @@ MAX_PATTERNS: Final = 32
 """Patterns of one directory; with more, every change in it calls for a scan."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanResult:
+class ScanResult(Struct, frozen=True):
     """The result of one scan. `left_out`: (path or name, reason) of what cannot be a device.
 
     `follow`: (host directory, pattern of entries) pairs, and `subsystems`: uevent subsystems, whose changes
@@ -41,8 +42,7 @@ class ScanResult:
     subsystems: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """The current state of devices. `faults`: (id, reason) of those that cannot be allocated."""
 
     devices: tuple[Device, ...]

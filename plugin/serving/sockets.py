@@ -13,10 +13,11 @@ import socket
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from runtime.flags import UNIX_PATH_BYTES
 
@@ -32,8 +33,7 @@ _HASH_BYTES: Final = 6
 _READABLE: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
-class SocketIdentity:
+class SocketIdentity(Struct, frozen=True):
     """Identifies a socket file: a new socket at the same path has another identity."""
 
     device: int

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from plugin.devices.inventory import HealthTransition, ListEntry
 from plugin.names import natural
@@ -19,8 +20,7 @@ MAX_NAMED: Final = 8
 _log = Log("resource")
 
 
-@dataclass(slots=True)
-class ResourceCounters:
+class ResourceCounters(Struct):
     """Counters of one resource. Allocations are counted by container, `transitions` by the new health."""
 
     registrations: int = 0
@@ -88,8 +88,7 @@ def report(episode: Episode, reasons: Sequence[str], introduction: str = "") -> 
         episode.recovered()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceStatus:
+class ResourceStatus(Struct, frozen=True):
     """One resource at this moment. `ready`: it is served, or waits for what `state` names.
 
     `last_allocated` returns the unix time at which Allocate last gave out an advertised id.

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct, field
 
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceStatus
@@ -30,8 +30,7 @@ class StatusSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PluginSite:
+class PluginSite(Struct, frozen=True):
     """What the responses are made of. `further`: metric families of other parts of the process."""
 
     fleet: StatusSource

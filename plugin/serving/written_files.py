@@ -9,11 +9,12 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from plugin.config.plan import CdiPlan
 from plugin.devices import cdi
@@ -174,8 +175,7 @@ def present_edits(host: HostRoot, edits: Edits) -> Edits:
     return replace(edits, nodes=present(host, edits.nodes), mounts=present(host, edits.mounts))
 
 
-@dataclass(frozen=True, slots=True)
-class _CdiEntry:
+class _CdiEntry(Struct, frozen=True):
     """One device of a specification: its `edits` as rendered, and those of them that are `present`."""
 
     device: Device

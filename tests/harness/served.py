@@ -6,11 +6,12 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
+from msgspec.structs import replace
 
 from harness.waiting import until
 from kubelet.paths import KubeletPaths, socket_target

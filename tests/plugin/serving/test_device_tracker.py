@@ -2,11 +2,11 @@
 # pyright: reportPrivateUsage=false
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.served import plugin_context
 from harness.waiting import LIMIT
