@@ -24,7 +24,9 @@ _FINDINGS: Final = 100
 """Findings on a page; the API has all."""
 _NUMBER: Final = re.compile(r"([0-9]+)(?![0-9A-Za-z])")
 _KEPT_LENGTH: Final = 64
-"""Characters of a name whose sort key is cached: at most 4 KiB each, 1 KiB for usual ids."""
+"""Characters of a name whose sort key is cached: at most 3 KiB each, 0.1 KiB for usual ids."""
+_DIGITS: Final = 18
+"""Digits of the longest number that sorts by value."""
 _NAME_END: Final = r"(?![\w/-]|[.:]+\w)"
 """After a name: no character that continues it."""
 _KINDS: Final = {
@@ -35,8 +37,6 @@ _KINDS: Final = {
     "numa_split": "split across NUMA nodes",
     "no_longer_offered": NOT_OFFERED,
 }
-
-Natural = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,26 +261,25 @@ def row_key(*parts: str | tuple[str, ...]) -> str:
     return sha1(joined, usedforsecurity=False).hexdigest()[:12]
 
 
-def natural(name: str) -> Natural:
+def natural(name: str) -> str:
     """A sort key: numbers by value, the rest by letters, so that dev-2 is before dev-10.
 
     Digits before a letter count as letters, because they may belong to a hexadecimal number; so do more than
-    18 digits.
+    18 digits. One string, because Python compares strings ten times faster than tuples.
     """
     return _natural_kept(name) if len(name) <= _KEPT_LENGTH else _natural(name[:512])
 
 
-def _natural(name: str) -> Natural:
-    return tuple(
-        (int(part), part) if part.isascii() and part.isdigit() and len(part) <= 18 else (-1, part)
-        for part in _NUMBER.split(name)
-    )
+def _natural(name: str) -> str:
+    parts = _NUMBER.split(name)
+    parts[1::2] = [f"{one:0>{_DIGITS}}{one}" if len(one) <= _DIGITS else f" {one}" for one in parts[1::2]]
+    return "\0".join(parts)
 
 
 _natural_kept = lru_cache(maxsize=16_384)(_natural)
 
 
-def device_order(device: Device) -> tuple[str, Natural, Natural]:
+def device_order(device: Device) -> tuple[str, str, str]:
     """Sorts devices by resource, with shares and slices beside their parent."""
     resource, name = device.key
     return resource, natural(device.parent or name), natural(name)

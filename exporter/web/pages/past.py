@@ -11,7 +11,7 @@ from exporter.history.record import HoldingKey, HoldingRow
 from exporter.views.query import QueryError, claim_link, device_link
 from exporter.views.wording import LOOSELY, parse_time, spelled, text
 from exporter.web.pages import times
-from exporter.web.pages.parts import Natural, PageChoice, life_link, natural, row_key
+from exporter.web.pages.parts import PageChoice, life_link, natural, row_key
 from exporter.web.pages.timeline import BARS, Lane, Stretch, Timeline, timeline
 from exporter.web.pages.times import Stamp
 
@@ -220,7 +220,7 @@ def held_link(key: HoldingKey) -> str:
 # --- the drawing ----------------------------------------------------------------------------------------
 
 
-def _lane_order(lane: Lane) -> tuple[Natural, str]:
+def _lane_order(lane: Lane) -> tuple[str, str]:
     return natural(lane.name), lane.key
 
 

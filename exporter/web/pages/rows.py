@@ -14,7 +14,6 @@ from exporter.views.query import RowGroup, Sort, SortColumn, claim_link, device_
 from exporter.views.wording import Text, spelled, text
 from exporter.web.pages.parts import (
     UNHEALTHY_HELD,
-    Natural,
     device_order,
     device_state,
     natural,
@@ -103,7 +102,7 @@ def arranged(items: Iterable[RowItem], sort: Sort, state: State) -> list[RowItem
     return [item for _, item in some] + [item for key, item in keyed if not key]
 
 
-def _order(row: RowItem) -> tuple[str, Natural, Natural]:
+def _order(row: RowItem) -> tuple[str, str, str]:
     item = row.item
     if isinstance(item, Device):
         return device_order(item)

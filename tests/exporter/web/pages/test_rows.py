@@ -1,5 +1,6 @@
 """The status page's rows: what they show, their order, and their groups."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -241,6 +242,15 @@ def test_names_are_in_the_order_of_their_decimal_numbers() -> None:
     assert sorted((f"{long}10", f"{long}9", "a2"), key=natural) == [f"{long}9", f"{long}10", "a2"]
     assert natural("a2") is natural("a2")
     assert natural(long) is not natural(long), "the cache has short names only"
+
+
+@given(st.lists(st.text(st.sampled_from("0019aB-:/. "), max_size=24), max_size=8))
+def test_names_are_compared_part_by_part(names: list[str]) -> None:
+    def parts(name: str) -> list[tuple[int, str]]:
+        found = re.split(r"([0-9]+)(?![0-9A-Za-z])", name)
+        return [(int(one), one) if at % 2 and len(one) <= 18 else (-1, one) for at, one in enumerate(found)]
+
+    assert sorted(names, key=natural) == sorted(names, key=parts)
 
 
 NAMES = st.text(max_size=8)
