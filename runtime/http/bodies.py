@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -78,7 +78,7 @@ class AnswerBudget:
         return self._bodies.get(key)
 
     @contextmanager
-    def sending(self, body: Body) -> Iterator[bool]:
+    def sending(self, body: Body) -> Generator[bool]:
         """Whether the budget has room for `body`, which then counts until the end."""
         further = sum(len(piece) for piece in body.pieces if id(piece) not in self._answers)
         if self._used and self._used + further > self._limit:

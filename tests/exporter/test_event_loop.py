@@ -48,6 +48,8 @@ REQUESTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/api/v1/devices", GZIP),
     ("/api/v1/devices", {}),
     ("/api/v1/devices?state=held", GZIP),
+    ("/api/v1/devices?limit=1000", {}),
+    ("/api/v1/pods?limit=1000", GZIP),
     ("/api/v1/pods", GZIP),
     ("/api/v1/resources", {}),
     ("/api/v1/anomalies", {}),

@@ -1,4 +1,5 @@
 """exporter.views.bodies: whole lists made in blocks equal those made at once, and a change makes few anew."""
+# pyright: reportPrivateUsage=false
 
 import gzip
 from collections.abc import Callable, Mapping, Sequence

@@ -127,6 +127,27 @@ async def test_a_tag_changes_with_the_content_but_not_with_ages(
     assert world.site.tag(world.site.moment()) != other.tag(other.moment()), "generations restart"
 
 
+def test_a_tag_is_that_of_the_state_the_freshness_and_the_triggers(world: SimpleNamespace) -> None:
+    def tag() -> str:
+        return str(world.site.tag(world.site.moment()))
+
+    first, began, triggers = tag(), world.now, world.triggers
+    tags = [first]
+    world.now += world.site.stale_after + 1
+    tags.append(tag())
+    world.now, world.triggers = began, ("timer",)
+    tags.append(tag())
+    world.triggers = triggers
+    assert tag() == first
+    state = world.states.state
+    for changes in ({"generation": 9}, {"notes": ("a note",)}, {"api_version": "v1alpha1"}):
+        world.states.publish(replace(state, **changes))
+        tags.append(tag())
+    assert len(set(tags)) == len(tags)
+    world.states.publish(replace(state, taken_at=began + 1))
+    assert tag() == first, "an unchanged poll"
+
+
 async def test_a_tag_of_history_lasts_while_its_range_is_over(
     client: Client, past: Past, world: SimpleNamespace
 ) -> None:
