@@ -82,7 +82,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         plugins=plugins,
         notes=limit,
         preparers=(metrics, bodies),
-        phases=metrics.counters,
+        phases=metrics,
     )
     site = Site(
         states=states,

@@ -12,6 +12,7 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache
 from operator import is_
 from typing import Final, Generic, TypeVar
 
@@ -25,6 +26,11 @@ CHUNK: Final = 64
 _GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LAST: Final = b"\x03\x00"
 """An empty last block of deflate."""
+
+_MOST_STORED: Final = 0xFFFF
+"""Bytes of a stored block of deflate."""
+_READ_AGAIN: Final = 16 * 1024
+"""Bytes of text up to which its checksum is made again sooner than combined."""
 
 _POLYNOMIAL: Final = 0xEDB88320
 """CRC-32, reflected: the highest bit is the lowest power."""
@@ -70,6 +76,7 @@ def _powers() -> tuple[int, ...]:
 _POWERS: Final = _powers()
 
 
+@lru_cache(maxsize=4096)
 def _shift(size: int) -> int:
     """What moves a checksum over `size` bytes: x to the power 8 * size."""
     product = _ONE
@@ -85,13 +92,12 @@ def _shift(size: int) -> int:
 class Block(Struct, frozen=True):
     """A piece of a document: `size` bytes of text, deflated up to a byte boundary, and their CRC-32.
 
-    `kept` is the text, None where only the compressed form is kept. `shift` moves a checksum over the text.
+    `kept` is the text, None where only the compressed form is kept.
     """
 
     deflated: bytes
     crc: int
     size: int
-    shift: int
     kept: bytes | None
 
     @property
@@ -101,10 +107,10 @@ class Block(Struct, frozen=True):
 
     def without_text(self) -> "Block":
         """The same block without its text, for documents that are too large to be kept twice."""
-        return Block(self.deflated, self.crc, self.size, self.shift, None)
+        return Block(self.deflated, self.crc, self.size, None)
 
 
-EMPTY: Final = Block(b"", 0, 0, _ONE, b"")
+EMPTY: Final = Block(b"", 0, 0, b"")
 
 
 def block(text: bytes) -> Block:
@@ -113,7 +119,15 @@ def block(text: bytes) -> Block:
         return EMPTY
     compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     deflated = compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)
-    return Block(deflated, zlib.crc32(text), len(text), _shift(len(text)), text)
+    return Block(deflated, zlib.crc32(text), len(text), text)
+
+
+def stored(text: bytes) -> Block:
+    """`text` as it is: the quickest form for a few hundred bytes."""
+    size = len(text)
+    if not 0 < size <= _MOST_STORED:
+        return block(text)
+    return Block(struct.pack("<BHH", 0, size, size ^ _MOST_STORED) + text, zlib.crc32(text), size, text)
 
 
 def joined(blocks: Iterable[Block], *, keep_text: bool = True) -> Block:
@@ -122,14 +136,17 @@ def joined(blocks: Iterable[Block], *, keep_text: bool = True) -> Block:
     crc, size = _checked(parts)
     texts = [part.kept for part in parts if part.kept is not None]
     text = b"".join(texts) if keep_text and len(texts) == len(parts) else None
-    return Block(b"".join([part.deflated for part in parts]), crc, size, _shift(size), text)
+    return Block(b"".join([part.deflated for part in parts]), crc, size, text)
 
 
 def _checked(parts: Iterable[Block]) -> tuple[int, int]:
     """The checksum and the size of the whole text."""
     crc, size = 0, 0
     for part in parts:
-        crc = _times(part.shift, crc) ^ part.crc
+        if part.kept is not None and part.size < _READ_AGAIN:
+            crc = zlib.crc32(part.kept, crc)
+        else:
+            crc = _times(_shift(part.size), crc) ^ part.crc
         size += part.size
     return crc, size
 

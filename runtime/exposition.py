@@ -12,10 +12,12 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final, Generic, Protocol, TypeVar
 
-from runtime.blocks import EMPTY, Block, BlockCache, block
+from runtime.blocks import EMPTY, Block, BlockCache, block, stored
 
 TEXT_KEPT: Final = 4 << 20
 """Bytes of a family's text that are kept beside its compressed form: those of 16 000 devices."""
+_SMALL: Final = 1024
+"""Bytes of text that are not worth their compression at each scrape."""
 _OPENMETRICS: Final = frozenset({"1.0.0", "0.0.1"})
 """Versions of OpenMetrics that a client may ask for."""
 
@@ -31,6 +33,7 @@ END: Final[Mapping[Format, Block]] = {Format.TEXT: EMPTY, Format.OPENMETRICS: bl
 """The end of a document."""
 
 
+@lru_cache(maxsize=64)
 def negotiate(accept: str | None) -> Format:
     """The format for an Accept header: OpenMetrics 1.0 where it is preferred, else text.
 
@@ -47,6 +50,7 @@ def negotiate(accept: str | None) -> Format:
     return Format.OPENMETRICS if better else Format.TEXT
 
 
+@lru_cache(maxsize=64)
 def accepts_gzip(accept_encoding: str | None) -> bool:
     """Whether an Accept-Encoding header allows gzip."""
     qualities = [(coding, quality) for coding, _, quality in _clauses(accept_encoding or "")]
@@ -99,17 +103,35 @@ class _Line:
 
     __slots__ = ("_order", "_template")
 
-    def __init__(self, name: str, labels: Sequence[str], constant: Mapping[str, str]) -> None:
+    def __init__(self, name: str, labels: tuple[str, ...], constant: tuple[tuple[str, str], ...]) -> None:
         self._order = tuple(sorted(range(len(labels)), key=labels.__getitem__))
         pairs = dict.fromkeys(labels, "%s")
-        pairs |= {label: escaped(value).replace("%", "%%") for label, value in constant.items()}
+        pairs |= {label: escaped(value).replace("%", "%%") for label, value in constant}
         text = ",".join([f'{label}="{pairs[label]}"' for label in sorted(pairs)])
-        self._template = f"{name}{{{text}}} %s\n" if text else f"{name} %s\n"
+        self._template = f"{name}{{{text}}} " if text else f"{name} "
 
     def __call__(self, values: Sequence[str], value: float) -> str:
+        return f"{self.series(values)}{number(value)}\n"
+
+    def series(self, values: Sequence[str]) -> str:
+        """What comes before the value."""
         if len(values) != len(self._order):
             raise ValueError(f"{len(values)} values for {len(self._order)} labels: {self._template}")
-        return self._template % (*[escaped(values[at]) for at in self._order], number(value))
+        return self._template % tuple([escaped(values[at]) for at in self._order])
+
+
+_line: Final = lru_cache(maxsize=256)(_Line)
+"""The writer of the samples of a name with these labels."""
+
+
+@lru_cache(maxsize=256)
+def _histogram_series(
+    name: str, labels: tuple[str, ...], values: tuple[str, ...], bounds: tuple[str, ...]
+) -> tuple[str, ...]:
+    """What comes before the values of a histogram: its buckets, the count, the sum."""
+    bucket = _Line(f"{name}_bucket", (*labels, "le"), ())
+    buckets = [bucket.series((*values, bound)) for bound in bounds]
+    return (*buckets, *[_Line(f"{name}_{part}", labels, ()).series(values) for part in ("count", "sum")])
 
 
 class Kind(Enum):
@@ -140,8 +162,8 @@ class Family:
             raise ValueError(f"{name}: double quotes in {text}")
         self._kind, self.name = kind, name
         self._help = text.replace("\\", r"\\").replace("\n", r"\n")
-        self._labels, self._constant = labels, constant or {}
-        self._line = _Line(f"{name}_total" if kind is Kind.COUNTER else name, labels, self._constant)
+        self._labels, self._constant = tuple(labels), tuple((constant or {}).items())
+        self._line = _line(f"{name}_total" if kind is Kind.COUNTER else name, self._labels, self._constant)
         self._lines: list[str] = []
 
     def add(self, values: Sequence[str], value: float) -> None:
@@ -150,16 +172,17 @@ class Family:
 
     def add_labelled(self, labels: Mapping[str, str], value: float) -> None:
         """Add a sample with labels of its own besides the constant ones."""
-        self._lines.append(_Line(self.name, tuple(labels), self._constant)(tuple(labels.values()), value))
+        self._lines.append(_line(self.name, tuple(labels), self._constant)(tuple(labels.values()), value))
 
-    def add_histogram(self, values: Sequence[str], buckets: Iterable[tuple[str, int]], total: float) -> None:
-        """Add the samples of a histogram: the cumulative count of each bucket, by its bound, and the sum."""
-        bucket = _Line(f"{self.name}_bucket", (*self._labels, "le"), self._constant)
-        count = 0
-        for bound, count in buckets:
-            self._lines.append(bucket((*values, bound), count))
-        for part, value in (("count", count), ("sum", total)):
-            self._lines.append(_Line(f"{self.name}_{part}", self._labels, self._constant)(values, value))
+    def add_histogram(
+        self, values: Sequence[str], bounds: Sequence[str], counts: Sequence[int], total: float
+    ) -> None:
+        """Add the samples of a histogram without constant labels: the cumulative `counts` of its buckets, by
+        their bounds, and the sum.
+        """
+        series = _histogram_series(self.name, self._labels, tuple(values), tuple(bounds))
+        for one, value in zip(series, (*counts, counts[-1], total), strict=True):
+            self._lines.append(f"{one}{number(value)}\n")
 
     def head(self, form: Format = Format.TEXT) -> str:
         """HELP and TYPE."""
@@ -222,7 +245,7 @@ class HistogramCounts:
     def add_to(self, family: Family, labels: Sequence[str] = ()) -> None:
         """Add these observations to a family, under these values of its labels."""
         bounds = (*map(number, self._bounds), "+Inf")
-        family.add_histogram(labels, zip(bounds, accumulate(self._counts), strict=True), self._total)
+        family.add_histogram(labels, bounds, tuple(accumulate(self._counts)), self._total)
 
 
 class Collector(Protocol):
@@ -249,7 +272,8 @@ class CollectorBlocks:
         condition, kept = self._collector.condition(), self._kept.get(form)
         if kept is None or kept[0] != condition:
             text = "".join([family.text(form) for family in self._collector.families()])
-            kept = self._kept[form] = (condition, block(text.encode()))
+            write = block if len(text) > _SMALL else stored
+            kept = self._kept[form] = (condition, write(text.encode()))
         return kept[1]
 
 

@@ -1,10 +1,11 @@
 """/metrics: the mapping, written in blocks before a state is published, and the exporter's own families."""
 
 import asyncio
+import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -14,7 +15,7 @@ from exporter.mapping.state import Freshness, State, StateStore
 from exporter.metrics.families import MappingFamilies, stale_mapping
 from exporter.metrics.process import Counters, MappingStatus
 from exporter.metrics.series_limit import SeriesLimit
-from exporter.refresh.protocols import PodSource
+from exporter.refresh.protocols import Phase, PodSource
 from runtime.blocks import Block, gzip_pieces, joined
 from runtime.exposition import END, Collector, CollectorBlocks, Format
 
@@ -43,7 +44,10 @@ def _texts(blocks: Iterable[Block]) -> tuple[bytes, ...]:
 
 
 class Metrics:
-    """The whole exposition. Implements the refresh loop's Preparer. A scrape never calls the kubelet."""
+    """The whole exposition. A scrape never calls the kubelet.
+
+    Implements the refresh loop's Preparer and PhaseObserver.
+    """
 
     def __init__(
         self,
@@ -68,13 +72,12 @@ class Metrics:
         self._bodies: tuple[_Body, ...] = ()
         """The last two: of the published state, and of the one that is about to be published."""
         self._writing = threading.Lock()
-        self._scraped_at = -EXPECTED_WITHIN
+        self._scraped_at = dict.fromkeys(Format, -math.inf)
         self._unknown, self._stale = _body(State(), []), _body(State(), stale_mapping(node))
         self._status = MappingStatus(version, pods, states.state)
         self.counters = Counters(node)
         self._collectors: list[CollectorBlocks] = []
-        self.register(self.counters)
-        self.register(self._status)
+        self._own = [CollectorBlocks(self.counters), CollectorBlocks(self._status)]
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
 
     def register(self, collector: Collector) -> None:
@@ -83,24 +86,31 @@ class Metrics:
 
     def prepare(self, state: State) -> None:
         """Write the mapping of `state`, if a scrape may ask for it. Runs in the refresh loop's thread."""
-        if time.monotonic() - self._scraped_at < EXPECTED_WITHIN:
+        if self._expected():
             self._write(state)
         elif self._bodies:
             self._bodies, self._mapping = (), MappingFamilies(self._node)
+
+    def timed(self, seconds: Mapping[Phase, float]) -> None:
+        """Count how long a refresh took, and write what the next scrape shows of it."""
+        self.counters.timed(seconds)
+        self._show(self._states.state)
+        for form in self._expected():
+            for collector in self._own:
+                collector.of(form)
 
     async def document(self, form: Format, *, compress: bool) -> tuple[bytes, ...]:
         """The exposition as `form`, gzipped if `compress`, in pieces: scrapes share those of the mapping.
         Everything in it is of one state.
         """
-        self._scraped_at = time.monotonic()
+        self._scraped_at[form] = time.monotonic()
         state, body = self._present()
         while body is None:
             # The first scrape for a while: those that follow are prepared.
             await asyncio.get_running_loop().run_in_executor(self._worker, self._write, state)
             state, body = self._present()
-        self._status.state = state
-        self._status.fresh = state.freshness(self._clock(), self._stale_after) is Freshness.FRESH
-        tail = [*[collector.of(form) for collector in self._collectors], END[form]]
+        self._show(state)
+        tail = [*[collector.of(form) for collector in (*self._own, *self._collectors)], END[form]]
         if compress:
             return gzip_pieces([body.deflated, *tail])
         blocks = (*body.blocks, *tail)
@@ -111,6 +121,15 @@ class Metrics:
     def close(self) -> None:
         """End the rendering thread."""
         self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _expected(self) -> list[Format]:
+        """The formats of which a scrape is expected."""
+        now = time.monotonic()
+        return [form for form, at in self._scraped_at.items() if now - at < EXPECTED_WITHIN]
+
+    def _show(self, state: State) -> None:
+        self._status.state = state
+        self._status.fresh = state.freshness(self._clock(), self._stale_after) is Freshness.FRESH
 
     def _present(self) -> tuple[State, _Body | None]:
         """The published state, and the mapping as it is to be exposed now; None if it is not written."""

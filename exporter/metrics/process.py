@@ -35,10 +35,7 @@ class _ResourceCounts(Struct):
 
 
 class Counters:
-    """Counts of the exporter, and their families.
-
-    Implements the refresh loop's Observer and PhaseObserver.
-    """
+    """Counts of the exporter, and their families. Implements the refresh loop's Observer."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.blocks import CHUNK, EMPTY, Block, BlockCache, block, gzipped, joined, plain
+from runtime.blocks import CHUNK, EMPTY, Block, BlockCache, block, gzipped, joined, plain, stored
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 TEXTS = st.lists(st.binary(max_size=400), max_size=8)
@@ -33,6 +33,15 @@ def test_joined_blocks_are_a_block(texts: list[bytes], at: int) -> None:
     assert plain(twice) == plain(blocks)
     whole = joined(twice)
     assert (whole.crc, whole.size) == (zlib.crc32(b"".join(texts)), sum(map(len, texts)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 0xFFFF, 0x10000])
+def test_stored_blocks_are_blocks(size: int) -> None:
+    text = b"a" * size
+    assert (
+        gzip.decompress(gzipped([block(b"head"), stored(text), block(b"tail")])) == b"head" + text + b"tail"
+    )
+    assert stored(text).without_text().text == text
 
 
 @pytest.mark.parametrize("size", [1, 255, 65536, 1_000_003])

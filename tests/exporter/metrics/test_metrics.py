@@ -32,13 +32,14 @@ from exporter.metrics import exporter as metrics_module
 from exporter.metrics import process
 from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import MappingFamilies
+from exporter.metrics.process import Counters
 from exporter.metrics.series_limit import SeriesPlan
 from exporter.refresh.protocols import Phase, Trigger
 from harness import scene
 from harness.scene import device
 from harness.tools import required
 from runtime.blocks import Block
-from runtime.exposition import Format
+from runtime.exposition import Family, Format
 
 STALE_AFTER = 60.0
 
@@ -275,6 +276,27 @@ async def test_prepared_mapping_that_is_not_published_is_never_shown(its: Expose
     text = await its.text()
     assert "GPU-9" in text
     assert "GPU-3" not in text
+
+
+async def test_own_families_are_written_when_a_refresh_ends(
+    its: Exposed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its.publish()
+    text = await its.text()
+    asked: list[object] = []
+    real = Counters.families
+
+    def families(counters: Counters) -> Iterable[Family]:
+        asked.append(counters)
+        return real(counters)
+
+    monkeypatch.setattr(Counters, "families", families)
+    its.metrics.timed(dict.fromkeys(Phase, 0.25))
+    assert len(asked) == 1
+    durations = _samples(await its.text(), "refresh_duration_seconds_sum")
+    assert durations == {(phase.value,): 0.25 for phase in Phase}
+    assert len(asked) == 1
+    assert _samples(text, "refresh_duration_seconds_sum") == {(phase.value,): 0.0 for phase in Phase}
 
 
 async def test_what_no_one_asks_for_is_not_written(its: Exposed, monkeypatch: pytest.MonkeyPatch) -> None:
