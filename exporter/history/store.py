@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -14,7 +13,8 @@ from exporter.history import schema, sql
 from exporter.history.coverage import CoveredSpan
 from exporter.history.devices import DeviceRow, DevicesAt, devices_at
 from exporter.history.journal import PendingWrites, StoredHistory
-from exporter.history.query import MATCHED, SPANS, Cursor, HistoryQuery, NameMatch
+from exporter.history.names import Names
+from exporter.history.query import SPANS, Cursor, HistoryQuery, NameMatch
 from exporter.history.record import HoldingRow
 from exporter.history.rows import (
     TICKS,
@@ -35,7 +35,7 @@ from exporter.history.rows import (
 from exporter.history.schema import ENDED
 from exporter.history.texts import Texts
 from exporter.mapping.model import DeviceKey
-from exporter.mapping.names import has_part, most_similar, resources_named, same
+from exporter.mapping.names import has_part
 
 QUERY_LIMIT: Final = 2.0
 """Seconds after which a query is interrupted."""
@@ -43,8 +43,12 @@ QUERY_LIMIT: Final = 2.0
 STEP: Final = 256
 """Rows that are deleted in one step: other work waits for one step at most."""
 
+UPGRADE_STEP: Final = 1024
+"""Rows of an older version that are converted in one step: a tenth of a second."""
+
 _BUSY_MS: Final = 500
 _CACHE_KIB: Final = 512
+_UPGRADE_CACHE_KIB: Final = 4096
 _WAL_BYTES: Final = 1 << 20
 PAGES_FREED: Final = 512
 """Free pages that are returned to the file system at a time."""
@@ -88,17 +92,6 @@ class FoundRows(NamedTuple):
 def _has_part(raw: object, part: str) -> bool:
     # Damage is found where the name is read.
     return not isinstance(raw, str) or has_part(raw, part)
-
-
-_COMPARED: Final = 4096
-"""Names that an unknown name is compared with."""
-
-
-def _partly(field: str, given: str, found: Sequence[str], known: Iterable[str]) -> NameMatch:
-    near = () if found else most_similar(given, ((name, (name,)) for name in known))
-    number = len(found) if len(found) <= sql.FEW else None
-    names = tuple(sorted(found)[:MATCHED])
-    return NameMatch(field, given, whole=False, number=number, names=names, near=tuple(n for (n,) in near))
 
 
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -300,17 +293,23 @@ class Store:
         """Convert some rows of an older version, in one transaction."""
         if self._past is None:
             return
-        with _explained(), self._transaction():
-            found = self._db.execute(sql.fetch("past", "ORDER BY id LIMIT ?"), (STEP,)).fetchall()
-            rows = [read_row(values) for values in found]
-            if rows:
-                self._write_ended(rows)
-                self._db.execute("DELETE FROM past WHERE id <= ?", (rows[-1].id,))
-            else:
-                self._db.execute("DROP TABLE past")
-        self._spans.update(map(span, rows))
-        if not rows:
-            self._past = None
+        with _explained():
+            # A step that a crash of the machine undoes is made again. Its pages are written once if they have
+            # room in memory.
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute(f"PRAGMA cache_size = -{_UPGRADE_CACHE_KIB}")
+            with self._transaction():
+                found = self._db.execute(sql.fetch("past", "ORDER BY id LIMIT ?"), (UPGRADE_STEP,)).fetchall()
+                rows = [read_row(values) for values in found]
+                if rows:
+                    self._write_ended(rows)
+                    self._db.execute("DELETE FROM past WHERE id <= ?", (rows[-1].id,))
+                else:
+                    self._db.execute("DROP TABLE past")
+            self._spans.update(map(span, rows))
+            if not rows:
+                self._past = None
+                self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
 
     @property
     def _content(self) -> sql.Content:
@@ -320,7 +319,7 @@ class Store:
     def find(self, question: HistoryQuery, *, observed: bool = True) -> FoundRows:
         """The rows of `query`. `observed`: its moment was. Raises QueryTimeout."""
         with _explained(), self._limited():
-            question, chosen, matches = self._matched(question)
+            question, chosen, matches = Names(self._db, self._texts, self._content).matched(question)
             if any(match.number == 0 for match in matches):
                 return FoundRows([], None, matches)
             by_holder = self._few_by_holder(question, chosen)
@@ -361,68 +360,6 @@ class Store:
             self._devices_of = key, devices_at(at, rows, held, observed=observed)
         return self._devices_of[1]
 
-    def _matched(
-        self, question: HistoryQuery
-    ) -> tuple[HistoryQuery, Mapping[str, sql.NameSet], tuple[NameMatch, ...]]:
-        """The query, the names that replace those of its fields, and how each matched."""
-        if not question.parts:
-            return question, sql.NOTHING_CHOSEN, ()
-        chosen: dict[str, sql.NameSet] = {}
-        matches: list[NameMatch] = []
-        if question.resource:
-            question, found = self._match_resource(question, chosen)
-            matches.append(found)
-        fields = [field for field in sql.PARTS if getattr(question, field)]
-        matches.extend(self._match_part(field, getattr(question, field), chosen) for field in fields)
-        return question, chosen, tuple(matches)
-
-    def _match_resource(
-        self, question: HistoryQuery, chosen: dict[str, sql.NameSet]
-    ) -> tuple[HistoryQuery, NameMatch]:
-        given = question.resource
-        known, drivers = self._resources(), self._known("driver", "holdings", "past", "present")
-        found = resources_named(known, given)
-        if found and same(found[0], given):
-            return question, NameMatch("resource", given, whole=True)
-        if not found and any(same(driver, given) for driver in drivers):
-            by_driver = replace(question, resource="", driver=given)
-            return by_driver, NameMatch("resource", given, whole=True)
-        chosen["resource"] = sql.NameSet(found[: sql.FEW])
-        return question, _partly("resource", given, found, (*known, *drivers))
-
-    def _match_part(self, field: str, given: str, chosen: dict[str, sql.NameSet]) -> NameMatch:
-        statement, parameters = sql.is_name(field, given, self._content)
-        if self._number(statement, **parameters):
-            return NameMatch(field, given, whole=True)
-        if field == "pod":
-            found = self._pods(given, sql.FEW + 1)
-            known = () if found else self._pods("", _COMPARED)
-        else:
-            known = self._known("device", "holdings", "past", "present", "device_spans")
-            found = [name for name in known if has_part(name, given)]
-        chosen[field] = sql.NameSet(found, many=len(found) > sql.FEW)
-        return _partly(field, given, found, islice(known, _COMPARED))
-
-    def _pods(self, part: str, limit: int) -> list[str]:
-        tables = ["holders INDEXED BY holders_pod", "present"]
-        if self._past is not None:
-            tables.append("past INDEXED BY past_pod")
-        return self._decoded(*sql.names(part, limit, tables))
-
-    def _known(self, column: str, *tables: str) -> list[str]:
-        """The different texts of a column, sorted."""
-        found: set[str] = set()
-        for table in tables:
-            if table != "past" or self._past is not None:
-                found.update(self._decoded(sql.distinct(table, column)))
-        return sorted(found)
-
-    def _resources(self) -> list[str]:
-        return self._known("resource", "holdings", "past", "present", "device_spans")
-
-    def _decoded(self, query: str, parameters: Mapping[str, object] | None = None) -> list[str]:
-        return [self._texts.text(code) for (code,) in self._db.execute(query, parameters or {})]
-
     def _fetch(self, numbers: Sequence[int]) -> Iterator[HoldingRow]:
         for table in self._tables:
             yield from self._read(table, self._db.execute(sql.fetch_some(table, len(numbers)), numbers))
@@ -435,7 +372,7 @@ class Store:
     def resources(self) -> list[str]:
         """The resources of all rows, the first thousand."""
         with _explained(), self._limited():
-            return self._resources()[:1000]
+            return Names(self._db, self._texts, self._content).resources()[:1000]
 
     @contextmanager
     def _limited(self) -> Generator[None]:

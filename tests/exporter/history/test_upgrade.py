@@ -13,7 +13,7 @@ from exporter.history.query import HistoryQuery
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
 from exporter.history.rows import present_values, span
 from exporter.history.schema import DEVICE_COLUMNS, PAST_COLUMNS, PRESENT_COLUMNS, VERSION
-from exporter.history.store import PAGES_FREED, STEP, Store, StoreError
+from exporter.history.store import PAGES_FREED, Store, StoreError
 from exporter.mapping.model import DeviceKey
 from harness.lives import Life, key
 
@@ -55,6 +55,7 @@ PRAGMA user_version = 2;
 """
 
 FIRST = 1_799_000_000.0
+STEP = 256
 NUMBER = 2 * STEP + 44
 SPANS = (CoveredSpan(1, FIRST, FIRST + 500.0), CoveredSpan(2, FIRST + 600.0, FIRST + 2e4, GapReason.DOWN))
 DEVICES = (
@@ -110,7 +111,8 @@ def write_version_2(path: Path) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("exporter.history.store.UPGRADE_STEP", STEP)
     write_version_2(tmp_path / "history.db")
     return tmp_path / "history.db"
 
