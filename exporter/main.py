@@ -10,7 +10,7 @@ from exporter.history.archive import Archive, HistoryLimits
 from exporter.history.file import foreign_problem
 from exporter.history.recorder import HistoryRecorder
 from exporter.mapping.anomaly_tracker import AnomalyTracker
-from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, load_rules, read_id
+from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, read_id
 from exporter.mapping.holdings import RESTORE_FOR
 from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import StateStore
@@ -20,8 +20,6 @@ from exporter.metrics.process import HistoryFamilies
 from exporter.metrics.series_limit import SeriesLimit
 from exporter.plugins.client import PluginAccess, PluginClient
 from exporter.plugins.poller import PluginPoller
-from exporter.pods.api_server import ApiServer
-from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access
 from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import LabelFilter
 from exporter.pods.tracker import PodTracker
@@ -42,7 +40,6 @@ from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
 from runtime import __version__
 from runtime.clock import Clock
-from runtime.config_file import MAX_BYTES, ConfigError
 from runtime.directory import DirectoryWatcher
 from runtime.http.server import WebServer
 from runtime.log import Log
@@ -192,6 +189,10 @@ def _pods(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
         case "none":
             return None
         case "apiserver":
+            # Few nodes use the API server.
+            from exporter.pods.api_server import ApiServer  # noqa: PLC0415
+            from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access  # noqa: PLC0415
+
             try:
                 access = api_server_access(settings.kubeconfig, os.environ)
             except ApiServerAccessError as error:
@@ -228,6 +229,10 @@ def _reader(path: Path | None) -> IdReader:
     """The reader of device ids. Raises Fatal for invalid rules."""
     if path is None:
         return read_id
+    # Without a file there is no need of YAML, which takes 3 MiB.
+    from exporter.mapping.id_rules import load_rules  # noqa: PLC0415
+    from runtime.config_file import MAX_BYTES, ConfigError  # noqa: PLC0415
+
     try:
         with path.open("rb") as file:
             return IdReader([*load_rules(file.read(MAX_BYTES + 1), str(path)), *BUILT_IN_RULES])

@@ -8,6 +8,7 @@ import click
 
 from plugin.settings import PluginSettings
 from runtime.flags import settings_command
+from runtime.http.client import without_system_authorities
 from runtime.log import configure
 from runtime.process import end_at_once_on_signals, run
 
@@ -23,6 +24,7 @@ def plugin(settings: PluginSettings) -> None:
     # gRPC's core would write lines of its own form; what matters of them comes as errors too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported when it is sure to run: --help and a wrong flag answer at once.
-    from plugin.main import main  # noqa: PLC0415
+    with without_system_authorities():
+        from plugin.main import main  # noqa: PLC0415
 
     sys.exit(run(lambda stop: main(settings, stop)))

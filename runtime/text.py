@@ -4,7 +4,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Final
 
 ID_LIMIT: Final = 128
@@ -45,6 +44,8 @@ def named(items: Sequence[str], separator: str = ", ", limit: int = 8) -> str:
 
 def advice(word: str, known: Sequence[str]) -> str:
     """`, did you mean 'x'?` for the known word nearest to `word`; empty where none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 -- only errors need it
+
     near = get_close_matches(word.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
     for candidate in known:
         if near and candidate.lower() == near[0]:

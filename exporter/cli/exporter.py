@@ -7,6 +7,7 @@ import click
 
 from exporter.settings import ExporterSettings
 from runtime.flags import settings_command
+from runtime.http.client import without_system_authorities
 from runtime.log import configure
 from runtime.process import end_at_once_on_signals, run
 
@@ -21,6 +22,7 @@ def exporter(settings: ExporterSettings) -> None:
     end_at_once_on_signals()
     gc.disable()  # until `run`: modules are no garbage
     # Imported when it is sure to run: --help and a wrong flag answer at once.
-    from exporter.main import main  # noqa: PLC0415
+    with without_system_authorities():
+        from exporter.main import main  # noqa: PLC0415
 
     sys.exit(run(lambda stop: main(settings, stop)))

@@ -1,7 +1,9 @@
 """What HTTP clients share: credential files, TLS, answers of limited size, and why a connection fails."""
 
+import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -50,6 +52,27 @@ def accept_what_kubectl_accepts(context: ssl.SSLContext) -> None:
     """
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+@contextmanager
+def without_system_authorities() -> Generator[None]:
+    """Let contexts that are made within trust nobody. It is for the import of aiohttp, with a single thread.
+
+    aiohttp reads the system's authorities twice when it is imported: a seventh of a process's start, and
+    2 MiB. Each request of the processes has a context of its own, by `client_context`.
+    https://docs.openssl.org/master/man3/SSL_CTX_load_verify_locations/
+    """
+    nowhere = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
+    before = {name: os.environ.get(name) for name in nowhere}
+    os.environ.update(nowhere)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def client_context(ca: Path | str | None) -> ssl.SSLContext:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.mapping.device_ids import BUILT_IN_RULES, DeviceKind, IdReader, load_rules
+from exporter.mapping.device_ids import BUILT_IN_RULES, DeviceKind, IdReader
+from exporter.mapping.id_rules import load_rules
 from runtime.patterns import MAX_TEXT
 
 TEXT = (Path(__file__).parents[2] / "docs" / "device-ids.md").read_text()

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from devicelens import main
-from exporter.mapping import device_ids
+from exporter.mapping import id_rules
 from harness.markdown import FENCE, fences
 from harness.prometheus import promtool
 from plugin.config.load import load
@@ -106,7 +106,7 @@ def test_its_configurations_can_be_loaded(name: str) -> None:
     for language, block in fences(PAGES[name]):
         if language == "yaml" and re.match(r"(?:#.*\n)*version:", block):
             if "\nrules:" in block:
-                assert device_ids.load_rules(block.encode(), name)
+                assert id_rules.load_rules(block.encode(), name)
             else:
                 assert load(block.encode(), name)
 

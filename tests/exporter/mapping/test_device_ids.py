@@ -13,9 +13,9 @@ from exporter.mapping.device_ids import (
     DeviceKind,
     IdReader,
     IdReading,
-    load_rules,
     read_id,
 )
+from exporter.mapping.id_rules import load_rules
 from runtime.config_file import ConfigError
 from runtime.patterns import MAX_TEXT
 

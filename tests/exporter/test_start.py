@@ -1,0 +1,55 @@
+"""What both processes import at their start, and the authorities that they trust."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.certificates import Certificates
+
+_CODE = """
+import ssl, sys
+made, create = [], ssl.create_default_context
+def recorded(*arguments, **named):
+    made.append(create(*arguments, **named))
+    return made[-1]
+ssl.create_default_context = recorded
+import {process}.cli{module} as command
+def run(main):
+    from runtime.http.client import client_context
+    loaded = {{name for name in sys.modules if name.startswith(tuple({heavy!r}))}}
+    print(sorted(loaded), [len(one.get_ca_certs()) for one in made], len(client_context(None).get_ca_certs()))
+    return 0
+command.run = run
+command.{process}({arguments!r})
+"""
+
+
+def printed(process: str, module: str, heavy: list[str], arguments: list[str], authorities: Path) -> str:
+    code = _CODE.format(process=process, module=module, heavy=heavy, arguments=arguments)
+    environment = {**os.environ, "SSL_CERT_FILE": str(authorities), "SSL_CERT_DIR": os.devnull}
+    command = (sys.executable, "-c", code)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return ran.stdout
+
+
+@pytest.fixture
+def authorities(tmp_path: Path) -> Path:
+    return Certificates(tmp_path).path("ca.crt")
+
+
+def test_the_exporter_imports_nothing_that_only_a_flag_a_page_or_a_command_needs(authorities: Path) -> None:
+    heavy = [
+        *("yaml", "jinja2", "prometheus_client", "re2", "rich", "bcrypt", "difflib", "http.server"),
+        *("exporter.pods.api_server", "exporter.pods.kubeconfig", "exporter.mapping.id_rules"),
+        *("exporter.web.pages", "runtime.http.web_config", "runtime.config_file", "plugin.", "simulator"),
+    ]
+    # aiohttp's own context trusts nobody, and those that the process makes trust the system's authorities.
+    assert printed("exporter", ".exporter", heavy, [], authorities) == "[] [0] 1\n"
+
+
+def test_the_plugin_s_import_of_aiohttp_reads_no_authorities(authorities: Path) -> None:
+    arguments = ["--config", os.devnull]
+    assert printed("plugin", "", ["exporter.", "simulator"], arguments, authorities) == "[] [0] 1\n"
