@@ -16,7 +16,7 @@ from typing import Final
 
 from benchmarks.pod_resources import allocatable, listed
 from benchmarks.report import Figure, percentile, write_section
-from benchmarks.running import Client, environment, memory, process, ready
+from benchmarks.running import Client, environment, lag, memory, process, ready
 from exporter.mapping.identity import EMPTY_VIEW, Poll
 from exporter.refresh.pipeline import SnapshotPipeline
 from kubelet.pb.podresources.v1 import api_pb2
@@ -45,7 +45,7 @@ from benchmarks.running import Client
 async def loop():
     client = await Client.to(Path(sys.argv[1]))
     while True:
-        await client.get("/metrics", sys.argv[2].encode().decode("unicode_escape"))
+        await client.get(sys.argv[2], sys.argv[3].encode().decode("unicode_escape"))
 async def main():
     await asyncio.gather(loop(), loop())
 asyncio.run(main())
@@ -195,7 +195,7 @@ async def health(root: Path, seconds: float) -> None:
                 changing = root / "k297" / "changing"
                 if refreshing:
                     changing.touch()
-                async with process("-c", _CLIENTS, str(socket), escaped, env=env):
+                async with process("-c", _CLIENTS, str(socket), "/metrics", escaped, env=env):
                     await asyncio.sleep(1.0)
                     took = await _health(client, seconds)
                 changing.unlink(missing_ok=True)
@@ -228,6 +228,35 @@ async def _health(client: Client, seconds: float) -> list[float]:
     return took
 
 
+async def event_loop(root: Path, seconds: float) -> None:
+    """The lag of the event loop, and /-/healthy, with 8000 devices while a pod changes twice a second."""
+    figures: list[Figure] = []
+    async with (
+        exporting(root, 1000, 8, "--poll.interval", "0.5s") as (_, socket, client),
+        AsyncExitStack() as stack,
+    ):
+        await lag(client)
+        floor = await _health(client, seconds)
+        figures.append(Figure("at rest: lag", [await lag(client) * 1000], "ms"))
+        await client.get("/", GZIP)
+        figures.append(Figure("the first page: lag", [await lag(client) * 1000], "ms", aim="at most 10 ms"))
+        (root / "k1000" / "changing").touch()
+        for what in ("changes", "changes, and clients read /api/v1/devices in a loop"):
+            if "clients" in what:
+                command = ("-c", _CLIENTS, str(socket), "/api/v1/devices", GZIP.replace("\r\n", "\\r\\n"))
+                await stack.enter_async_context(process(*command, env=environment(root / "compiled")))
+            await asyncio.sleep(1.0)
+            await lag(client)
+            took = await _health(client, seconds)
+            p99 = [percentile(took, 0.99)], "ms", [percentile(floor, 0.99)]
+            figures += [
+                Figure(f"{what}: /-/healthy, p99", *p99, "at most 5 ms"),
+                Figure(f"{what}: lag", [await lag(client) * 1000], "ms", aim="at most 10 ms"),
+            ]
+    words = "8000 devices; a pod changes twice a second. Floor: /-/healthy while nothing changes."
+    write_section("The event loop", words, figures)
+
+
 async def largest(root: Path) -> None:
     """An answer that is as large as the kubelet lets it be."""
     # Long ids: some 16 000 of them, within the limit of 16 MiB.
@@ -257,6 +286,7 @@ async def main(rounds: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         root = Path(directory)
         await health(root, seconds)
+        await event_loop(root, seconds)
         await largest(root)
 
 

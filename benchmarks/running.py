@@ -1,7 +1,9 @@
 """Processes to measure: start, HTTP requests, and their CPU and memory from /proc."""
 
 import asyncio
+import gzip
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -73,6 +75,17 @@ class Client:
             if line.lower().startswith("content-length")
         )
         return int(head.split()[1]), await self._reader.readexactly(length)
+
+
+_LAG: Final = re.compile(rb"^devicelens_(?:plugin_)?event_loop_lag_seconds (\S+)$", re.MULTILINE)
+
+
+async def lag(client: Client) -> float:
+    """Seconds of the longest lag of the process's event loop since the last scrape."""
+    _, body = await client.get("/metrics", "Accept-Encoding: gzip\r\n")
+    found = _LAG.search(gzip.decompress(body))
+    assert found is not None
+    return float(found[1])
 
 
 async def ready(socket: Path, path: str = "/-/ready") -> Client:

@@ -282,7 +282,8 @@ _natural_kept = lru_cache(maxsize=16_384)(_natural)
 def device_order(device: Device) -> tuple[str, str, str]:
     """Sorts devices by resource, with shares and slices beside their parent."""
     resource, name = device.key
-    return resource, natural(device.parent or name), natural(name)
+    own = natural(name)
+    return resource, natural(device.parent) if device.parent else own, own
 
 
 def findings(anomalies: Iterable[Anomaly], now: float, *, seconds: bool = True) -> FindingList:
