@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from exporter.mapping.model import (
     FORGOTTEN_AFTER,
@@ -209,7 +209,7 @@ def _sharing(report: PluginReport, last: PluginReport) -> PluginReport:
             key: was if (was := known.get(key)) is not None and was == device else device
             for key, device in resource.devices.items()
         }
-        resources[name] = replace(resource, devices=MappingProxyType(devices))
+        resources[name] = structs.replace(resource, devices=MappingProxyType(devices))
     return replace(report, resources=MappingProxyType(resources))
 
 

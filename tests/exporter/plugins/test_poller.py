@@ -6,10 +6,11 @@ import logging
 import threading
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
+from msgspec import structs
 
 from exporter.mapping.model import (
     AdvertisedDevice,
@@ -156,7 +157,7 @@ async def test_reports_are_merged_in_a_thread_and_unchanged_devices_stay_the_sam
 
     def reported(reason: str) -> dict[str, AdvertisedResource]:
         (found,) = resource(reason=reason).values()
-        return {R: replace(found, devices={**found.devices, "e": AdvertisedDevice(healthy=True)})}
+        return {R: structs.replace(found, devices={**found.devices, "e": AdvertisedDevice(healthy=True)})}
 
     plugin = Scripted(resources=reported("dust"))
     async with running(plugin) as world:
