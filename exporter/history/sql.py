@@ -322,14 +322,12 @@ def _holdings(
             parents = _coded("parent", spellings(question.device), encode, parameters)
             by = "parent" if index == "device" else index
             searches.append((by, [parents, "device <> parent", *wanted]))
+    low = f"{LOW} / {TICKS}.0"
+    order, column, spans = ("slot", "slot", content.spans) if index != "holder" else (low, LOW, (None,))
+    times = list(_times(question, column, spans, parameters))
     for by, conditions in searches:
-        table = f"holdings INDEXED BY holdings_{by}"
-        low = f"{LOW} / {TICKS}.0"
-        if by == "holder":
-            yield _Search(table, [*conditions, *_bounds(question, LOW, None, parameters)], low, low)
-            continue
-        for span in content.spans:
-            yield _Search(table, [*conditions, *_bounds(question, "slot", span, parameters)], "slot", low)
+        for time in times:
+            yield _Search(f"holdings INDEXED BY holdings_{by}", [*conditions, time], order, low)
 
 
 def _many(name: str, chosen: Mapping[str, NameSet]) -> bool:
@@ -373,28 +371,33 @@ def holdings_of(condition: str) -> str:
     )
 
 
-def _bounds(
-    question: HistoryQuery, column: str, span: int | None, parameters: dict[str, object]
+def _times(
+    question: HistoryQuery, column: str, spans: Iterable[int | None], parameters: dict[str, object]
 ) -> Iterator[str]:
-    """The conditions of time: for rows of one class on their slots, or else on LOW."""
-    base, mark = (0, "") if span is None else (span << LOW_BITS, str(span))
+    """The conditions of time for each class, on slots, or for all rows (None), on LOW."""
     since, until, after = question.since, question.until, question.after
-    first = -1 if since is None else ticks(since - reach(SPANS if span is None else span)) - 1
     last = LATEST if until is None else ticks(until)
     if after is not None:
         last = -1 if after.after_rows else min(last, ticks(after.low))
-    parameters |= {f"first{mark}": base + first, f"last{mark}": base + last}
-    yield f"{column} > :first{mark} AND {column} <= :last{mark}"
-    if until is not None:
-        # At the moment of the last poll without it, it was not held.
-        parameters[f"until{mark}"] = base + _above(until)
-        yield f"(started IS NULL OR {column} < :until{mark})"
+        parameters["number"] = after.id
     if since is not None:
         parameters["since_ticks"] = since * TICKS
-        yield f"{ENDED} > :since_ticks"
-    if after is not None:
-        parameters |= {f"after{mark}": base + ticks(after.low), "number": after.id}
-        yield f"({column} < :after{mark} OR id < :number)"
+    above, below = (0 if until is None else _above(until)), (0 if after is None else ticks(after.low))
+    for span in spans:
+        base, mark = (0, "") if span is None else (span << LOW_BITS, str(span))
+        first = -1 if since is None else ticks(since - reach(SPANS if span is None else span)) - 1
+        parameters |= {f"first{mark}": base + first, f"last{mark}": base + last}
+        conditions = f"{column} > :first{mark} AND {column} <= :last{mark}"
+        if until is not None:
+            # At the moment of the last poll without it, it was not held.
+            parameters[f"until{mark}"] = base + above
+            conditions += f" AND (started IS NULL OR {column} < :until{mark})"
+        if since is not None:
+            conditions += f" AND {ENDED} > :since_ticks"
+        if after is not None:
+            parameters[f"after{mark}"] = base + below
+            conditions += f" AND ({column} < :after{mark} OR id < :number)"
+        yield conditions
 
 
 def _above(seconds: float) -> int:

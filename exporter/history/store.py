@@ -354,9 +354,11 @@ class Store:
             decode = self._texts.text
             statement, parameters = sql.devices(question, at, self._texts.code, chosen)
             rows = [read_device(values, decode) for values in self._db.execute(statement, parameters)]
-            statement, parameters = sql.held(question, self._content, chosen)
-            found = self._db.execute(statement, parameters) if rows else ()
-            held = {DeviceKey(decode(resource), decode(device)) for resource, device in found}
+            held: set[DeviceKey] = set()
+            if rows:
+                statement, parameters = sql.held(question, self._content, chosen)
+                found = self._db.execute(statement, parameters)
+                held = {DeviceKey(decode(resource), decode(device)) for resource, device in found}
             self._devices_of = key, devices_at(at, rows, held, observed=observed)
         return self._devices_of[1]
 

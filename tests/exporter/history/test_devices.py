@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -227,6 +228,26 @@ def test_filters_and_pages(live: Start) -> None:
             break
         question = replace(question, after=found.next)
     assert (pages, sorted(shown)) == (3, [f"d{number}" for number in range(7)])
+
+
+def test_next_page_does_not_read_all_devices_again(live: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[float] = []
+
+    def devices_at(at: float, *rest: Any, **more: Any) -> module.DevicesAt:
+        read.append(at)
+        return module.devices_at(at, *rest, **more)
+
+    monkeypatch.setattr("exporter.history.store.devices_at", devices_at)
+    life = live(known={f"d{number}": True for number in range(9)})
+    life.look(key("d0"))
+    question = HistoryQuery(since=life.wall, until=life.wall, limit=2)
+    found = life.archive.find(question, life.now)
+    while found.next is not None:
+        found = life.archive.find(replace(question, after=found.next), life.now)
+    assert read == [life.wall]
+    life.look(key("d1"))
+    life.archive.find(question, life.now)
+    assert len(read) == 2
 
 
 def test_a_plugin_with_ever_new_ids_is_bounded(live: Start, monkeypatch: pytest.MonkeyPatch) -> None:
