@@ -92,6 +92,10 @@ class State:
         """All that is known of one device of the snapshot."""
         return DeviceStatus(device) if self.statuses is None else self.statuses.made(device)
 
+    def same_mapping(self, other: "State") -> bool:
+        """Whether devices, pods, and anomalies are those of `other`, by identity."""
+        return self.statuses is other.statuses and self.anomalies is other.anomalies
+
     def age(self, now: float) -> float | None:
         """Seconds since the last good snapshot was requested; None if there is none."""
         return None if self.taken_at is None else max(0.0, now - self.taken_at)

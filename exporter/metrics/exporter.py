@@ -30,10 +30,6 @@ class _Body(Struct, frozen=True):
     blocks: Sequence[Block]
     deflated: Block
 
-    def shows(self, state: State) -> bool:
-        """Whether the mapping of `state` is this one."""
-        return self.state.statuses is state.statuses and self.state.anomalies is state.anomalies
-
 
 def _body(state: State, blocks: Sequence[Block]) -> _Body:
     return _Body(state, blocks, joined(blocks, keep_text=False))
@@ -139,10 +135,10 @@ class Metrics:
             return state, self._unknown
         if freshness is Freshness.STALE:
             return state, self._stale
-        return state, next((body for body in self._bodies if body.shows(state)), None)
+        return state, next((body for body in self._bodies if body.state.same_mapping(state)), None)
 
     def _write(self, state: State) -> None:
         with self._writing:
-            if not any(body.shows(state) for body in self._bodies):
+            if not any(body.state.same_mapping(state) for body in self._bodies):
                 body = _body(state, self._mapping.of(state, self._limit.plan(state)))
                 self._bodies = (*self._bodies[-1:], body)

@@ -19,10 +19,12 @@ from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Anomaly, ClaimDevice, Container, Holder, ResourceCounts
 from exporter.mapping.state import State
 from exporter.metrics.series_limit import SeriesGroup, SeriesPlan, anomaly_part
-from runtime.blocks import CHUNK, Block, block
+from runtime.blocks import Block, block
 from runtime.exposition import Family, ItemFamily, Kind, gauge
 
 _HOLDER: Final = ("namespace", "pod", "container")
+_RUN: Final = 16
+"""Pods of a block, on average. A pod has many lines."""
 
 T = TypeVar("T")
 
@@ -391,13 +393,13 @@ def _resources(state: State, plan: SeriesPlan) -> list[_Resource]:
 
 
 def _runs(items: Sequence[T], pod: Callable[[T], tuple[str, str]]) -> list[tuple[object, Sequence[T]]]:
-    """`items`, which are sorted by pod, in runs of about CHUNK pods. The names of the pods alone decide where
+    """`items`, which are sorted by pod, in runs of about _RUN pods. The names of the pods alone decide where
     a run begins: a pod more or less changes one run, and moves no item of another.
     """
     pods = [pod(item) for item in items]
     starts = [
         at
         for at, name in enumerate(pods)
-        if not at or (name != pods[at - 1] and not crc32("/".join(name).encode()) % CHUNK)
+        if not at or (name != pods[at - 1] and not crc32("/".join(name).encode()) % _RUN)
     ]
     return [(pods[at], items[at:end]) for at, end in zip(starts, [*starts[1:], len(items)], strict=False)]

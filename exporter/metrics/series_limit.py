@@ -134,14 +134,14 @@ class SeriesLimit:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._exceeded = Episode(_log, "there are more series than --metrics.max-series", calm=_CALM)
-        self._last: tuple[int, SeriesPlan] | None = None
+        self._last: tuple[State, SeriesPlan] | None = None
 
     def plan(self, state: State) -> SeriesPlan:
         """The plan for `state`, counted once. May be called from any thread."""
         last = self._last
-        if last is None or last[0] != state.generation:
+        if last is None or not last[0].same_mapping(state):
             # One assignment: two threads at once count twice, without harm.
-            self._last = last = (state.generation, plan_series(state, self._limit))
+            self._last = last = (state, plan_series(state, self._limit))
         return last[1]
 
     def notes(self, state: State) -> tuple[str, ...]:

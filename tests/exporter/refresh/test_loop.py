@@ -738,13 +738,17 @@ class Prepared:
 class Noted:
     """A NoteSource."""
 
+    def __init__(self) -> None:
+        self.threads: set[str] = set()
+
     def notes(self, state: State) -> tuple[str, ...]:
+        self.threads.add(threading.current_thread().name)
         return (f"{len(state.devices)} devices",)
 
 
 async def test_what_readers_need_is_made_in_the_worker_before_they_see_the_state() -> None:
-    pods, prepared = Pods(), Prepared()
-    async with running(pods=pods, preparers=[prepared], notes=Noted()) as loop:
+    pods, prepared, noted = Pods(), Prepared(), Noted()
+    async with running(pods=pods, preparers=[prepared], notes=noted) as loop:
         prepared.published = lambda: loop.state
         assert loop.state is prepared.states[-1]
         assert loop.state.notes == ("2 devices",)
@@ -756,7 +760,7 @@ async def test_what_readers_need_is_made_in_the_worker_before_they_see_the_state
         loop.refresher.reconsider()
         await loop.until(lambda: loop.rereads == 1)
         assert loop.state is prepared.states[-1]
-    assert all(name.startswith("snapshot") for name in prepared.threads)
+    assert all(name.startswith("snapshot") for name in prepared.threads | noted.threads)
 
 
 async def test_a_preparer_that_fails_leaves_the_mapping_right(caplog: pytest.LogCaptureFixture) -> None:
