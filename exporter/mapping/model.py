@@ -184,21 +184,14 @@ class Snapshot:
     )
     """The snapshot that this one was compared with last, and the result: all steps of a refresh need it."""
 
-    def with_devices(
-        self,
-        changed: Mapping[int, Device],
-        *,
-        claims: tuple[ClaimDevice, ...],
-        containers: tuple[Container, ...],
-        pods: int,
-    ) -> "Snapshot":
-        """The snapshot that follows this one: devices of the same keys are at the indexes `changed`. All
-        pods are confirmed. The work is proportional to what changed.
+    def with_devices(self, changed: Mapping[int, Device], rest: "Snapshot") -> "Snapshot":
+        """`rest` with the devices of this snapshot, of which those at some indexes `changed`, but not their
+        keys. The work is proportional to what changed.
         """
         devices = list(self.devices)
         for index, device in changed.items():
             devices[index] = device
-        found = Snapshot(tuple(devices), claims, containers, pods, self.complete, self.numa_by_plugin)
+        found = replace(rest, devices=tuple(devices))
         pairs = [(self.devices[index], device) for index, device in changed.items()]
         object.__setattr__(found, "_compared", (ref(self), sorted(changed)))
         object.__setattr__(found, "_counts", _recounted(self._counts, pairs))

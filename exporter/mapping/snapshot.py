@@ -15,6 +15,9 @@ as no longer offered.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 from msgspec import Struct, field
 
@@ -36,9 +39,12 @@ from exporter.mapping.model import (
 )
 from kubelet.pb.podresources.v1 import api_pb2
 
-_Offer = frozenset[tuple[str, Nodes, frozenset[str]]]
 _Advertised = Mapping[DeviceKey, AdvertisedDevice]
 _Remembered = Mapping[DeviceKey, RememberedDevice]
+_NO_REPORTS: Final[_Advertised] = MappingProxyType({})
+_NOTHING: Final[_Remembered] = MappingProxyType({})
+
+T = TypeVar("T")
 
 
 def build(
@@ -86,7 +92,7 @@ class _ContainerHoldings(Struct):
 class _Holdings:
     """Collects the holdings of pods."""
 
-    def __init__(self, offered: frozenset[DeviceKey], numa: dict[DeviceKey, Nodes]) -> None:
+    def __init__(self, offered: Collection[DeviceKey], numa: dict[DeviceKey, Nodes]) -> None:
         """The NUMA nodes of a device that is not `offered` are added to `numa` from its holders' entries."""
         self._offered = offered
         self._numa = numa
@@ -159,19 +165,43 @@ def _add_nodes(numa: dict[DeviceKey, Nodes], key: DeviceKey, nodes: Nodes) -> No
         numa[key] = tuple(sorted({*known, *nodes}))
 
 
+class _Inputs(Struct, frozen=True, eq=False):
+    """What a snapshot is built of. `offer` are the allocatable devices with their NUMA nodes."""
+
+    listed: ListedPods
+    uids: Mapping[PodKey, str]
+    allocatable: api_pb2.AllocatableResourcesResponse | None
+    offer: Mapping[DeviceKey, Nodes]
+    advertised: _Advertised
+    remembered: _Remembered
+
+    @property
+    def parts(self) -> Mapping[PodKey, PodPart]:
+        """The pods by name, empty if they cannot be recognised."""
+        return self.listed.parts or {}
+
+    def same(self, other: "_Inputs") -> bool:
+        """Whether these are the very same inputs."""
+        return (
+            self.listed is other.listed
+            and self.allocatable is other.allocatable
+            and self.advertised is other.advertised
+            and self.remembered is other.remembered
+            and self.uids == other.uids
+        )
+
+
 class _Built(Struct, frozen=True, eq=False):
     """A snapshot and its inputs. `positions` are the indexes of devices, empty without parts."""
 
     snapshot: Snapshot
-    listed: ListedPods
-    uids: Mapping[PodKey, str]
-    allocatable: api_pb2.AllocatableResourcesResponse | None
-    offer: _Offer | None
-    advertised: _Advertised | None
-    remembered: _Remembered | None
-    numa: Mapping[DeviceKey, Nodes]
-    offered: frozenset[DeviceKey]
+    inputs: _Inputs
     positions: Mapping[DeviceKey, int]
+
+    def holders(self, key: DeviceKey) -> tuple[Holder, ...]:
+        """The holders of a device, which may be none of the snapshot's."""
+        index = self.positions.get(key)
+        return () if index is None else self.snapshot.devices[index].holders
 
 
 class SnapshotBuilder:
@@ -202,161 +232,166 @@ class SnapshotBuilder:
         """
         uids = {key: (pod_uids or {}).get(key, "") for key in listed.names()}
         last = self._last
-        if (
-            last is not None
-            and listed is last.listed
-            and allocatable is last.allocatable
-            and advertised is last.advertised
-            and remembered is last.remembered
-            and uids == last.uids
-        ):
+        offer = last.inputs.offer if last is not None else {}
+        if last is None or allocatable is not last.inputs.allocatable:
+            found = _allocatable_nodes(allocatable)
+            offer = offer if found == offer else found
+        sources = advertised or _NO_REPORTS, remembered or _NOTHING
+        inputs = _Inputs(listed, uids, allocatable, offer, *sources)
+        if last is not None and inputs.same(last.inputs):
             return last.snapshot
-        offer = None
-        if listed.parts is not None:
-            known = last is not None and last.offer is not None and allocatable is last.allocatable
-            offer = last.offer if last is not None and known else _offer(allocatable)
-        if last is None or listed.parts is None or last.listed.parts is None:
+        if last is None or listed.parts is None or last.inputs.listed.parts is None:
             # A second snapshot of a large answer would take too much memory.
             self._last = last = None
-        elif (
-            offer == last.offer
-            and _placed_alike(advertised, last.advertised)
-            and remembered is last.remembered
-        ):
-            snapshot = self._updated(last, last.listed.parts, listed.parts, uids)
-            if snapshot is not None:
-                self._last = _Built(
-                    *(snapshot, listed, uids, allocatable, offer, advertised, remembered),
-                    *(last.numa, last.offered, last.positions),
-                )
-                return snapshot
-        sources = advertised, remembered
-        self._last = self._built(listed, allocatable, uids, offer=offer, sources=sources, last=last)
+        built = None if last is None else self._updated(last, inputs)
+        self._last = built or self._built(inputs, last)
         return self._last.snapshot
 
-    def _built(
-        self,
-        listed: ListedPods,
-        allocatable: api_pb2.AllocatableResourcesResponse | None,
-        uids: Mapping[PodKey, str],
-        *,
-        offer: _Offer | None,
-        sources: tuple[_Advertised | None, _Remembered | None],
-        last: _Built | None,
-    ) -> _Built:
+    def _built(self, inputs: _Inputs, last: _Built | None) -> _Built:
         """Build the whole snapshot; devices that equal those of `last` are taken from there."""
-        advertised, remembered = sources
-        numa = _allocatable_nodes(allocatable)
-        offered = frozenset(numa)
-        held = _Holdings(offered, numa)
-        for pod in listed.pod_resources:
-            held.add(pod, uids[pod.namespace, pod.name])
-        reported = advertised or {}
-        by_plugin = {
-            key: device.numa_nodes
-            for key, device in reported.items()
-            if device.numa_nodes and not numa.get(key)
-        }
+        numa = dict(inputs.offer)
+        held = _Holdings(inputs.offer, numa)
+        for pod in inputs.listed.pod_resources:
+            held.add(pod, inputs.uids[pod.namespace, pod.name])
+        by_plugin = _nodes_by_plugin(inputs.advertised, inputs.advertised, numa)
         numa |= by_plugin
-        devices = [
-            Device(
-                key,
-                self._reader(key.device, key.resource).parent
-                or (reported[key].parent if key in reported else ""),
-                numa.get(key, ()),
-                allocatable is None or key in offered,
-                tuple(sorted(held.holders.get(key, ()))),
-            )
-            for key in sorted(offered | held.holders.keys() | reported.keys())
-        ]
-        if remembered and allocatable is not None:
-            devices += _no_longer_offered(remembered, named={device.key for device in devices})
-            devices.sort(key=_key)
+        keys = {*inputs.offer, *held.holders, *inputs.advertised}
+        if inputs.allocatable is not None:
+            keys |= inputs.remembered.keys()
+        devices = [self._device(key, inputs, numa, held.holders.get(key, ())) for key in sorted(keys)]
         claims = held.claims()
         if last is not None:
-            old, positions = last.snapshot.devices, last.positions
-            for index, device in enumerate(devices):
-                before = positions.get(device.key)
-                if before is not None and old[before] == device:
-                    devices[index] = old[before]
+            devices = [_same_or(last, device) for device in devices]
             claims = last.snapshot.claims if last.snapshot.claims == claims else claims
         snapshot = Snapshot(
             devices=tuple(devices),
             claims=claims,
             containers=held.all_containers(numa, self.cpu_numa),
-            pods=len(uids),
-            complete=allocatable is not None,
+            pods=len(inputs.uids),
+            complete=inputs.allocatable is not None,
             numa_by_plugin=frozenset(by_plugin),
         )
-        indexes = {} if listed.parts is None else {device.key: i for i, device in enumerate(devices)}
-        return _Built(
-            *(snapshot, listed, uids, allocatable, offer, advertised, remembered),
-            *(numa, offered, indexes),
-        )
+        return _Built(snapshot, inputs, {} if inputs.listed.parts is None else _positions(devices))
 
-    def _updated(
-        self,
-        last: _Built,
-        before: Mapping[PodKey, PodPart],
-        parts: Mapping[PodKey, PodPart],
-        uids: Mapping[PodKey, str],
-    ) -> Snapshot | None:
-        """Update the last snapshot by the pods that changed. None if a whole build is needed or faster."""
-        changed = {
-            key for key, part in parts.items() if part is not before.get(key) or uids[key] != last.uids[key]
-        }
-        changed |= before.keys() - parts.keys()
-        if not changed:
-            return last.snapshot
-        if 2 * len(changed) > len(parts):
+    def _device(
+        self, key: DeviceKey, inputs: _Inputs, numa: Mapping[DeviceKey, Nodes], holders: Collection[Holder]
+    ) -> Device:
+        """The device `key` as the inputs have it."""
+        offered, reported = key in inputs.offer, inputs.advertised.get(key)
+        if not offered and not holders and reported is None:
+            one = inputs.remembered[key]
+            return Device(
+                key, one.parent, one.numa_nodes, allocatable=False, no_longer_offered_since=one.since
+            )
+        parent = self._reader(key.device, key.resource).parent or (
+            "" if reported is None else reported.parent
+        )
+        allocatable = offered or inputs.allocatable is None
+        return Device(key, parent, numa.get(key, ()), allocatable, tuple(sorted(holders)))
+
+    def _updated(self, last: _Built, now: _Inputs) -> _Built | None:
+        """Update the last snapshot by what changed. None if a whole build is needed or faster."""
+        was, old = last.inputs, last.snapshot
+        if (now.allocatable is None) is old.complete or not _placed_alike(now.advertised, was.advertised):
             return None
-        held = _Holdings(last.offered, {})
-        for name in changed:
-            if (part := parts.get(name)) is not None:
-                held.add(part.message, uids[name])
-        touched = {key for name in changed if name in before for key in _device_keys(before[name])}
-        touched |= held.holders.keys()
-        # The NUMA nodes of a device that is not offered depend on all its holders.
-        if not touched <= last.offered:
+        moved = _differing(now.offer, was.offer) | _differing(now.remembered, was.remembered)
+        changed = _affected_pods(last, now, moved)
+        if 2 * len(changed) > len(now.parts) or 2 * len(moved) > len(old.devices):
             return None
-        old = last.snapshot
-        devices: dict[int, Device] = {}
+        if not changed and not moved:
+            return _Built(old, now, last.positions)
+        touched = moved | _device_keys(changed, was.parts, now.parts)
+        numa = {key: now.offer[key] for key in touched if key in now.offer}
+        held = _Holdings(now.offer, numa)
+        for name in changed & now.parts.keys():
+            held.add(now.parts[name].message, now.uids[name])
+        by_plugin = _nodes_by_plugin(touched, now.advertised, numa)
+        numa |= by_plugin
+        devices: dict[DeviceKey, Device] = {}
         for key in touched:
-            index = last.positions[key]
-            device = old.devices[index]
-            holders = {holder for holder in device.holders if holder[:2] not in changed}
-            found = tuple(sorted(holders | held.holders.get(key, set[Holder]())))
-            if found != device.holders:
-                devices[index] = Device(key, device.parent, device.numa_nodes, device.allocatable, found)
+            lasting = {holder for holder in last.holders(key) if holder[:2] not in changed}
+            holders = lasting | held.holders.get(key, set())
+            remembered = now.allocatable is not None and key in now.remembered
+            if holders or remembered or key in now.offer or key in now.advertised:
+                devices[key] = _same_or(last, self._device(key, now, numa, holders))
         containers = [one for one in old.containers if one.holder[:2] not in changed]
-        containers += [
-            found.container(holder, last.numa, self.cpu_numa) for holder, found in held.containers.items()
-        ]
+        containers += held.all_containers(numa, self.cpu_numa)
         containers.sort(key=lambda one: one.holder)
-        either = [part for name in changed for part in (before.get(name), parts.get(name))]
+        either = [part for name in changed for part in (was.parts.get(name), now.parts.get(name))]
         claims = old.claims
         if any(part.claims for part in either if part is not None):
-            claims = _claims(parts, uids, last.offered)
-        return old.with_devices(devices, claims=claims, containers=tuple(containers), pods=len(parts))
+            claims = _claims(now)
+        numa_by_plugin = (old.numa_by_plugin - touched) | by_plugin.keys()
+        rest = Snapshot((), claims, tuple(containers), len(now.parts), old.complete, numa_by_plugin)
+        return _following(last, now, touched, devices, rest)
 
 
-def _claims(
-    parts: Mapping[PodKey, PodPart], uids: Mapping[PodKey, str], offered: frozenset[DeviceKey]
-) -> tuple[ClaimDevice, ...]:
-    held = _Holdings(offered, {})
-    for name, part in parts.items():
+def _following(
+    last: _Built,
+    now: _Inputs,
+    touched: Collection[DeviceKey],
+    devices: Mapping[DeviceKey, Device],
+    rest: Snapshot,
+) -> _Built:
+    """The snapshot after `last` that has `devices` of those `touched`, and everything else of `rest`."""
+    old, positions = last.snapshot, last.positions
+    if len(devices) == len(touched) and devices.keys() <= positions.keys():
+        others = {
+            positions[key]: one for key, one in devices.items() if one is not old.devices[positions[key]]
+        }
+        return _Built(old.with_devices(others, rest), now, positions)
+    kept = [device for device in old.devices if device.key not in touched]
+    found = sorted([*kept, *devices.values()], key=_key)
+    return _Built(replace(rest, devices=tuple(found)), now, _positions(found))
+
+
+def _positions(devices: Iterable[Device]) -> Mapping[DeviceKey, int]:
+    return {device.key: index for index, device in enumerate(devices)}
+
+
+def _same_or(last: _Built, device: Device) -> Device:
+    """The last snapshot's object if it is equal."""
+    index = last.positions.get(device.key)
+    before = None if index is None else last.snapshot.devices[index]
+    return before if before is not None and before == device else device
+
+
+def _affected_pods(last: _Built, now: _Inputs, moved: Collection[DeviceKey]) -> set[PodKey]:
+    """The pods that changed, and those that hold a device of which more than the holders may change: one that
+    `moved`, and one that is not offered, whose NUMA nodes depend on all its holders.
+    """
+    before, parts, uids = last.inputs.parts, now.parts, last.inputs.uids
+    changed = {
+        key for key, part in parts.items() if part is not before.get(key) or now.uids[key] != uids[key]
+    }
+    changed |= before.keys() - parts.keys()
+    more = {holder[:2] for key in moved for holder in last.holders(key)} | changed
+    while more and 2 * len(changed) <= len(parts):
+        changed |= more
+        loose = _device_keys(more, before, parts) - now.offer.keys()
+        more = {holder[:2] for key in loose for holder in last.holders(key)} - changed
+    return changed
+
+
+def _differing(now: Mapping[DeviceKey, T], before: Mapping[DeviceKey, T]) -> set[DeviceKey]:
+    """The keys that are in one of the two alone, or have another value."""
+    return set() if now is before else {key for key, _ in now.items() ^ before.items()}
+
+
+def _nodes_by_plugin(
+    keys: Iterable[DeviceKey], advertised: _Advertised, numa: Mapping[DeviceKey, Nodes]
+) -> dict[DeviceKey, Nodes]:
+    """The NUMA nodes that plugins report of devices without any."""
+    found = [(key, advertised[key].numa_nodes) for key in keys if key in advertised]
+    return {key: nodes for key, nodes in found if nodes and not numa.get(key)}
+
+
+def _claims(inputs: _Inputs) -> tuple[ClaimDevice, ...]:
+    held = _Holdings(inputs.offer, {})
+    for name, part in inputs.parts.items():
         if part.claims:
-            held.add(part.message, uids[name])
+            held.add(part.message, inputs.uids[name])
     return held.claims()
-
-
-def _no_longer_offered(remembered: _Remembered, named: Collection[DeviceKey]) -> list[Device]:
-    """The remembered devices that are not `named` by the kubelet, a pod or a report."""
-    return [
-        Device(key, one.parent, one.numa_nodes, allocatable=False, no_longer_offered_since=one.since)
-        for key, one in remembered.items()
-        if key not in named
-    ]
 
 
 def _allocatable_nodes(
@@ -365,29 +400,19 @@ def _allocatable_nodes(
     """Each allocatable device with its NUMA nodes."""
     numa: dict[DeviceKey, Nodes] = {}
     for entry in allocatable.devices if allocatable is not None else ():
-        nodes = nodes_of(entry.topology)
+        resource, nodes = entry.resource_name, nodes_of(entry.topology)
         for device_id in entry.device_ids:
-            _add_nodes(numa, DeviceKey(entry.resource_name, device_id), nodes)
+            key = DeviceKey(resource, device_id)
+            if numa.setdefault(key, nodes) is not nodes:
+                _add_nodes(numa, key, nodes)
     return numa
 
 
-def _offer(allocatable: api_pb2.AllocatableResourcesResponse | None) -> _Offer | None:
-    """The allocatable devices in a comparable form: the order of the answer differs from call to call."""
-    if allocatable is None:
-        return None
-    return frozenset(
-        [
-            (entry.resource_name, nodes_of(entry.topology), frozenset(entry.device_ids))
-            for entry in allocatable.devices
-        ]
-    )
-
-
-def _placed_alike(now: _Advertised | None, before: _Advertised | None) -> bool:
+def _placed_alike(now: _Advertised, before: _Advertised) -> bool:
     """Whether a snapshot takes the same from these reports: devices, their parents and NUMA nodes."""
     if now is before:
         return True
-    if now is None or before is None or len(now) != len(before):
+    if len(now) != len(before):
         return False
     for key, device in now.items():
         was = before.get(key)
@@ -402,10 +427,14 @@ def _key(device: Device) -> DeviceKey:
     return device.key
 
 
-def _device_keys(part: PodPart) -> list[DeviceKey]:
-    return [
+def _device_keys(names: Iterable[PodKey], *listings: Mapping[PodKey, PodPart]) -> set[DeviceKey]:
+    """The devices that pods of these names hold in any of the listings."""
+    return {
         DeviceKey(entry.resource_name, device)
-        for container in part.message.containers
+        for name in names
+        for parts in listings
+        if name in parts
+        for container in parts[name].message.containers
         for entry in container.devices
         for device in entry.device_ids
-    ]
+    }

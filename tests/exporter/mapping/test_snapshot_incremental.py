@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.mapping.anomaly_tracker import AnomalyTracker
+from exporter.mapping.device_memory import RememberedDevice
 from exporter.mapping.holdings import HoldingTracker, diff
 from exporter.mapping.identity import pods_with_new_holdings
 from exporter.mapping.listing import ListedPods, ListReader
 from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.snapshot import SnapshotBuilder, build
-from harness.answers import allocatables, listed, listings, offered, pod, pods, shuffled
+from harness.answers import R, allocatables, listed, listings, offered, pod, pods, shuffled
 from kubelet.pb.podresources.v1 import api_pb2
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
@@ -86,6 +87,81 @@ def test_incremental_snapshot_equals_a_whole_build(
         assert judged[0] == judged[1]
 
 
+_NODES = st.sampled_from([(), (0,), (1,)])
+
+
+@SETTINGS
+@given(st.data(), st.lists(pods(), min_size=6, max_size=8, unique_by=_key))
+def test_devices_that_fail_return_or_are_forgotten_equal_a_whole_build(
+    data: st.DataObject, pool: list[api_pb2.PodResources]
+) -> None:
+    whole, spare = _offering([_listed(pool, 0)]), [DeviceKey("r", f"spare-{n}") for n in range(3)]
+    held = [DeviceKey(one.resource_name, name) for one in whole.devices for name in one.device_ids]
+    keys = st.lists(st.sampled_from([*held[:2], *spare]), max_size=3)
+    reader, builder = ListReader(), SnapshotBuilder({0: 0, 1: 1})
+    before: Snapshot | None = None
+    reports: dict[DeviceKey, AdvertisedDevice] = {}
+    for step in range(5):
+        missing = data.draw(keys)
+        chosen = [one for one in pool if one is not data.draw(st.sampled_from([None, None, pool[step]]))]
+        offer = api_pb2.AllocatableResourcesResponse()
+        for entry in [*whole.devices, *offered(*(key.device for key in spare)).devices]:
+            ids = [name for name in entry.device_ids if DeviceKey(entry.resource_name, name) not in missing]
+            copy = api_pb2.ContainerDevices()
+            copy.CopyFrom(entry)
+            copy.device_ids[:] = ids
+            offer.devices.append(copy)
+        if step == 3:
+            reports = {key: AdvertisedDevice(True, numa_nodes=data.draw(_NODES)) for key in data.draw(keys)}
+        gone = {key: RememberedDevice(1.0, 2.0, "", data.draw(_NODES)) for key in data.draw(keys)}
+        answer = _listed(chosen, step)
+        given_ = (offer, dict.fromkeys(map(_key, chosen[:2]), "uid"), reports, gone)
+        snapshot, expected = (
+            one.build(listing, given_[0], pod_uids=given_[1], advertised=given_[2], remembered=given_[3])
+            for one, listing in (
+                (builder, reader.read(answer)),
+                (SnapshotBuilder({0: 0, 1: 1}), ListReader().read(answer)),
+            )
+        )
+        assert snapshot == expected
+        assert snapshot.resources() == expected.resources()
+        known = {} if before is None else {device.key: device for device in before.devices}
+        for device in snapshot.devices:
+            was = known.get(device.key)
+            assert was is device or was != device
+        before = snapshot
+
+
+def test_device_that_fails_has_the_nodes_of_its_holder_instead_of_its_plugins() -> None:
+    some = [pod(f"p{n}", f"d{n}") for n in range(4)]
+    some[0].containers[0].devices[0].topology.nodes.add(ID=0)
+    listing = ListReader().read(_listed(some, 0))
+    key = DeviceKey(R, "d0")
+    builder, report = SnapshotBuilder(), {key: AdvertisedDevice(True, numa_nodes=(1,))}
+    for offer, nodes, by_plugin in (
+        (offered("d0", "d1", "d2", "d3"), (1,), {key}),
+        (offered("d1", "d2", "d3"), (0,), set[DeviceKey]()),
+    ):
+        snapshot = builder.build(listing, offer, advertised=report)
+        assert (snapshot.devices[0].numa_nodes, snapshot.containers[0].numa_nodes) == (nodes, nodes)
+        assert snapshot.numa_by_plugin == by_plugin
+
+
+def test_device_is_there_as_long_as_it_is_remembered() -> None:
+    some = [pod(f"p{n}", f"d{n}") for n in range(4)]
+    listing, offer, builder = (
+        ListReader().read(_listed(some, 0)),
+        offered("d0", "d1", "d2", "d3"),
+        SnapshotBuilder(),
+    )
+    key = DeviceKey(R, "d1a")
+    first = builder.build(listing, offer)
+    for since in (1.0, 2.0):
+        snapshot = builder.build(listing, offer, remembered={key: RememberedDevice(since, 0.0)})
+        assert [one.no_longer_offered_since for one in snapshot.devices] == [None, None, since, None, None]
+    assert builder.build(listing, offer) == first
+
+
 def test_unchanged_devices_are_the_same_objects() -> None:
     reader, builder = ListReader(), SnapshotBuilder()
     some = [pod(f"p{n}", f"d{n}a", f"d{n}b") for n in range(6)]
@@ -134,8 +210,9 @@ def test_snapshots_are_compared_by_identity_with_any_other() -> None:
     devices = {n: Device(DeviceKey("r", f"d{n}")) for n in range(3)}
     one = Snapshot(tuple(devices.values()))
     held = Device(DeviceKey("r", "d1"), holders=(Holder("n", "p", "c"),))
-    two = one.with_devices({1: held}, claims=(), containers=(), pods=1)
-    three = two.with_devices({0: replace(devices[0], allocatable=False)}, claims=(), containers=(), pods=1)
+    two = one.with_devices({1: held}, Snapshot(pods=1))
+    three = two.with_devices({0: replace(devices[0], allocatable=False)}, Snapshot(pods=1))
+    assert (three.pods, len(three.devices)) == (1, 3)
     assert three.changed_at(two) == [0]
     assert three.changed_at(one) == [0, 1]
     assert three.changed_since(two) == [(devices[0], three.devices[0])]
