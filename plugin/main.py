@@ -34,7 +34,7 @@ from runtime.http.server import WebServer
 from runtime.log import Log
 from runtime.loop_lag import LagFamily
 from runtime.preflight import Need, Use, log_preflight
-from runtime.process import Actor, Fatal, grpc_runtime, run_actors
+from runtime.process import Actor, Fatal, grpc_runtime, run_actors, share_one_arena
 
 TOKEN_BYTES: Final = 4
 """Random bytes in a socket's name, as eight characters."""
@@ -44,6 +44,7 @@ _log = Log("plugin")
 
 async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     """Run the plugin until `stop` is set. Raises Fatal where it cannot."""
+    share_one_arena()
     clock = Clock()
     watcher = DirectoryWatcher()
     paths = KubeletPaths(settings.kubelet_root.absolute())

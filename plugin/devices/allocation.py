@@ -21,7 +21,7 @@ from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory
 from plugin.devices.rendering import ContainerNode, File, Mount, Renderer, RenderError, distinct
 from plugin.devices.topology import MAX_DEVICES, Links, Position, best_connected, position
-from plugin.names import natural
+from plugin.names import NaturalKey, natural
 from runtime.text import named, quoted
 
 
@@ -183,8 +183,7 @@ class Offer(NamedTuple):
     position: Position = Position()
 
 
-_Key = tuple[tuple[str, int], ...]
-_Turn = tuple[int, int, _Key, Offer]
+_Turn = tuple[int, int, NaturalKey, Offer]
 """How many ids of a device are taken, its weight, the sort key of its next id, and that id."""
 
 
@@ -301,7 +300,7 @@ def _connected(
     return best_connected(positions, present, candidates, size, weight)
 
 
-def _by_id(offer: Offer) -> _Key:
+def _by_id(offer: Offer) -> NaturalKey:
     return natural(offer.id)
 
 

@@ -40,7 +40,7 @@ class Identifier:
 
     def __init__(self, plan: ResourcePlan) -> None:
         self._plan = plan
-        self._owners: dict[str, tuple[str, str]] = {}
+        self._owners: dict[str, Device] = {}
         self._known: dict[tuple[str, str], tuple[Found, Device | str | None]] = {}
         self._contested: frozenset[str] = frozenset()
 
@@ -63,8 +63,15 @@ class Identifier:
         self._known = known
         self._contested = frozenset(i for i, rivals in candidates.items() if len(rivals) > 1)
         chosen = {device_id: self._choose(rivals, left_out) for device_id, rivals in candidates.items()}
-        self._owners = {i: (c.name, c.path) for i, c in chosen.items()}
+        self._owners = chosen
         return Identity(tuple(chosen[i] for i in sorted(chosen, key=natural)), tuple(left_out))
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        """Whether the scans so far found something of this name and path."""
+        return key in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def update(
         self, found: Iterable[Found], gone: Iterable[tuple[str, str]], numa_nodes: NumaNodes
@@ -100,15 +107,14 @@ class Identifier:
         for device_id in gone:
             del self._owners[device_id]
         for device in devices:
-            key = (device.name, device.path)
-            if self._owners.setdefault(device.id, key) != key:
+            if not _same_place(device, self._owners.setdefault(device.id, device)):
                 return None
         return IdentityChange(devices, tuple(i for i in gone if i not in ids))
 
     def _choose(self, rivals: list[Device], left_out: list[tuple[str, str]]) -> Device:
         """The device that had the id before, or else the first that was found."""
         owner = self._owners.get(rivals[0].id)
-        winner = next((r for r in rivals if (r.name, r.path) == owner), rivals[0])
+        winner = next((r for r in rivals if owner and _same_place(r, owner)), rivals[0])
         place = winner.path or winner.name
         for rival in rivals:
             if rival is not winner and rival.path != winner.path:
@@ -134,9 +140,8 @@ class Identifier:
         problem = id_problem(device_id)
         if problem is not None:
             return f"it cannot have the id {quoted(device_id)}: {problem}"
-        attrs = dict(found.attrs)
         numa = self._numa(found, numa_nodes)
-        return Device(device_id, found.name, found.path, attrs, numa, found.nodes, found)
+        return Device(device_id, found.name, found.path, found.attrs, numa, found.nodes, found)
 
     def _numa(self, found: Found, numa_nodes: NumaNodes) -> tuple[int, ...]:
         numa = self._plan.numa
@@ -146,6 +151,10 @@ class Identifier:
             return (numa,)
         nodes = (found.numa_node,) if found.numa_node is not None else numa_nodes(found)
         return tuple(sorted({node for node in nodes if node >= 0}))
+
+
+def _same_place(one: Device, other: Device) -> bool:
+    return (one.name, one.path) == (other.name, other.path)
 
 
 def unmatched(plan: ResourcePlan, found: Iterable[Found]) -> Iterator[Found]:

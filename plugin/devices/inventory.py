@@ -278,7 +278,10 @@ class Inventory:
         self._changed()
 
     def _position(self, device_id: str) -> int:
-        return bisect_left(self._order, natural(device_id), key=natural)
+        key = natural(device_id)
+        if self._order and natural(self._order[-1]) < key:
+            return len(self._order)  # a scan finds devices in their order
+        return bisect_left(self._order, key, key=natural)
 
     def _vanish(self, device_id: str, now: Instant, transitions: list[HealthTransition]) -> None:
         known = self._devices[device_id]

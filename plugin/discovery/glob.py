@@ -4,7 +4,7 @@ import errno
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final
@@ -17,6 +17,8 @@ from plugin.fields import HostGlob
 from plugin.names import natural
 
 MAX_FOUND: Final = 50_000
+_NONE: Final[Mapping[str, str]] = {}
+"""The attributes of paths without any: one object for thousands."""
 
 
 NODE_ATTRIBUTES: Final = frozenset({"type", "major", "minor", "target"})
@@ -124,12 +126,12 @@ def path_now(host: HostRoot, path: str) -> Found | None:
 def found_at(host: HostRoot, path: str, status: os.stat_result) -> Found:
     """The device at `path`, named after the last component."""
     node = node_of(status)
-    attrs: dict[str, str] = {}
+    attrs: Mapping[str, str] = _NONE
     if node is not None:
         attrs = {"type": node[0], "major": str(node[1]), "minor": str(node[2])}
     target = host.real(path)
     if target != path:
-        attrs["target"] = target
+        attrs = {**attrs, "target": target}
     return Found(path.rpartition("/")[2], path, attrs, rdev=node, nodes=(path,) if node else ())
 
 

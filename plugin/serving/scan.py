@@ -101,7 +101,6 @@ class DeviceScanner:
         self._sources = sources or SharedSources(plan, host)
         self._identifier = Identifier(plan)
         self._origins: dict[tuple[str, str], Scanner] = {}
-        self._found: set[tuple[str, str]] = set()
         self._entrywise: dict[str, EntryScanner] = {}
         self.links: Links = {}
         """The direct links between devices at the last scan, for `prefer: topology`."""
@@ -119,7 +118,6 @@ class DeviceScanner:
                     origins.setdefault((item.name, item.path), source)
             follow.update(dict.fromkeys(findings.follow))
         self._origins = origins
-        self._found = {(item.name, item.path) for item in found}
         self._entrywise = dict(_entrywise(self._sources.each, every))
         identity = self._identifier.identify(found, self._numa)
         if self.plan.prefer == "topology":
@@ -152,13 +150,12 @@ class DeviceScanner:
                 raise ScanError(os_problem(error)) from error
             if found is not None:
                 present[key] = found
-            elif key in self._found:
+            elif key in self._identifier:
                 gone.add(key)
+        before = len(self._identifier)
         change = self._identifier.update(present.values(), gone, self._numa)
-        before = len(self._found)
-        self._found = (self._found | present.keys()) - gone
         # The notes of a full scan say why there are no devices.
-        return None if change is None or not before or not self._found else change
+        return None if change is None or not before or not len(self._identifier) else change
 
     def resolve(self, devices: Sequence[Device]) -> Resolved:
         """The current state of `devices`, for Allocate.

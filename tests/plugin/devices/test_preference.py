@@ -9,7 +9,7 @@ from plugin.devices import allocation
 from plugin.devices.allocation import Offer, offers, prefer
 from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory, ObservedDevice
-from plugin.names import natural
+from plugin.names import NaturalKey, natural
 from runtime.clock import Instant
 
 
@@ -95,7 +95,7 @@ def test_the_work_grows_with_the_number_of_offers_alone(how: Prefer, monkeypatch
     available = [Offer(f"gpu{n // 4}::{n % 4}", f"gpu{n // 4}", (n % 2,)) for n in range(10_000)]
     keys = Counter[str]()
 
-    def counted(text: str) -> tuple[tuple[str, int], ...]:
+    def counted(text: str) -> NaturalKey:
         keys.update([text])
         return natural(text)
 
