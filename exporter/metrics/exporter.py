@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
@@ -91,9 +92,11 @@ class Metrics:
         """Count how long a refresh took, and write what the next scrape shows of it."""
         self.counters.timed(seconds)
         self._show(self._states.state)
-        for form in self._expected():
-            for collector in self._own:
-                collector.of(form)
+        # What cannot be written fails the scrape, never the refresh.
+        with suppress(Exception):
+            for form in self._expected():
+                for collector in self._own:
+                    collector.of(form)
 
     async def document(self, form: Format, *, compress: bool) -> tuple[bytes, ...]:
         """The exposition as `form`, gzipped if `compress`, in pieces: scrapes share those of the mapping.

@@ -358,7 +358,7 @@ class MappingFamilies:
             found += self._container_devices.blocks(containers)
         if plan.exposes(SeriesGroup.DEVICES):
             found += self._claims.blocks([("", snapshot.claims)])
-        found += self._unconfirmed.blocks(devices)
+        found += self._unconfirmed.blocks(devices if snapshot.unconfirmed else ())
         if with_holders:
             for of_containers in self._containers:
                 found += of_containers.blocks(containers)

@@ -38,6 +38,7 @@ from exporter.refresh.protocols import Phase, Trigger
 from harness import scene
 from harness.scene import device
 from harness.tools import required
+from runtime import exposition
 from runtime.blocks import Block
 from runtime.exposition import Family, Format
 
@@ -297,6 +298,27 @@ async def test_own_families_are_written_when_a_refresh_ends(
     assert durations == {(phase.value,): 0.25 for phase in Phase}
     assert len(asked) == 1
     assert _samples(text, "refresh_duration_seconds_sum") == {(phase.value,): 0.0 for phase in Phase}
+
+
+async def test_own_families_that_cannot_be_written_fail_the_scrape_alone(its: Exposed) -> None:
+    its.publish()
+    await its.text()
+    its.publish(advertised=merge_reports([PluginReport("\udc80", received_at=1.0)]))
+    its.metrics.timed(dict.fromkeys(Phase, 0.25))
+    with pytest.raises(UnicodeEncodeError):
+        await its.text()
+
+
+async def test_text_that_is_too_large_to_keep_is_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "TEXT_KEPT", 100)
+    small = Exposed()
+    small.publish()
+    try:
+        assert (await small.text()).startswith(EXPECTED)
+        document = gzip.decompress(b"".join(await small.metrics.document(Format.TEXT, compress=True)))
+        assert document.decode() == await small.text()
+    finally:
+        small.metrics.close()
 
 
 async def test_what_no_one_asks_for_is_not_written(its: Exposed, monkeypatch: pytest.MonkeyPatch) -> None:
