@@ -149,7 +149,14 @@ class Templates:
 
     def render(self, name: str, **values: object) -> bytes:
         """The template `name` with `values`."""
-        return self._environment.get_template(name).render(**values).encode(errors="replace")
+        template = self._environment.get_template(name)
+        context = template.new_context(values)
+        try:
+            return "".join(template.root_render_func(context)).encode(errors="replace")
+        finally:
+            # The template's own macros refer to the context that has them: this cycle would keep the view
+            # and its state until the garbage collector comes.
+            context.vars.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The pages of devices, pods, claims and history as they are served."""
 
 import asyncio
+import gc
 import itertools
 import re
 from dataclasses import replace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from jinja2.runtime import Context
 
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey
@@ -36,6 +38,28 @@ async def has(client: Client, path: str, *words: str, status: int = 200) -> Page
     for some in words:
         assert some in found.text
     return found
+
+
+async def test_a_page_that_is_sent_leaves_nothing_to_the_garbage_collector(
+    client: Client, world: SimpleNamespace, past: Past
+) -> None:
+    def contexts() -> int:
+        return sum(isinstance(one, Context) for one in gc.get_objects())
+
+    async def request() -> None:
+        world.publish()
+        for path in ("/", DEVICE, POD, CLAIM, "/history", "/?state=none"):
+            await client.get(path)
+
+    await request()
+    gc.collect()
+    gc.disable()
+    try:
+        before = contexts()
+        await request()
+        assert contexts() == before
+    finally:
+        gc.enable()
 
 
 def bars(found: PageReader) -> list[str]:
