@@ -186,8 +186,8 @@ def visit_garbage_once() -> None:
     """Make the garbage collector visit an object in one full collection at most.
 
     A full collection stops all threads, for 70 ms where it visits the mapping of 8000 devices. What survives
-    one is data, which reference counts free; what needs the collector is short-lived: renderings of pages,
-    connections. Modules are not visited at all: call `gc.disable()` before their import, this enables it.
+    one is data, which reference counts free; what needs the collector is short-lived: connections,
+    errors. Modules are not visited at all: call `gc.disable()` before their import, this enables it.
     """
     gc.freeze()
     gc.callbacks.append(_freeze_survivors)
