@@ -144,10 +144,11 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
                 rows.append(len(numbers))
             what = f"{name}: {statistics.mean(rows):.0f} rows"
             figures.append(Figure(what, took, "ms", floor, "at most 20 ms"))
+    number, size = churn.archive.condition.rows, path.stat().st_size
     write_section(
         "History",
-        f"{_DAYS} days of churn, {churn.archive.condition.rows} holdings in a file of "
-        f"{path.stat().st_size / (1 << 20):.0f} MiB. Floor: a bare SELECT of the same rows.",
+        f"{_DAYS} days of churn, {number} holdings in a file of "
+        f"{size / (1 << 20):.0f} MiB, {size / number:.0f} bytes each. Floor: a bare SELECT of the same rows.",
         [Figure("a change, written", [1000 * seconds for seconds in churn.taken], "ms"), *figures],
     )
 

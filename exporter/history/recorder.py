@@ -31,6 +31,8 @@ HEARTBEAT: Final = 10.0
 """Seconds after which unchanged coverage is written."""
 _SOON: Final = 2.0
 """The same in the first moments of a process, while missing holdings are in doubt."""
+_BETWEEN_STEPS: Final = 0.05
+"""Seconds between two steps of maintenance, which belong to the event loop and to queries."""
 
 WAITING_POLLS: Final = 16
 """Polls that wait while the disk does not answer; more are merged, which widens the bounds of their rows."""
@@ -192,16 +194,16 @@ class HistoryRecorder:
                     # In the thread that keeps the journal: a query may write polls meanwhile.
                     rows = await self._in_thread(self._archive.open_rows)
                     restorer.restore(RecordedHoldings(rows))
-                if not more:
-                    await self._pause()
+                await self._pause(more=more)
         finally:
             beat.cancel()
             self._closed = True
             await self._end()
 
-    async def _pause(self) -> None:
+    async def _pause(self, *, more: bool) -> None:
+        idle = _SOON if self._archive.doubting else HEARTBEAT
         try:
-            async with asyncio.timeout(_SOON if self._archive.doubting else HEARTBEAT):
+            async with asyncio.timeout(_BETWEEN_STEPS if more else idle):
                 await self._wake.wait()
         except TimeoutError:
             return

@@ -43,8 +43,8 @@ QUERY_LIMIT: Final = 2.0
 STEP: Final = 256
 """Rows that are deleted in one step: other work waits for one step at most."""
 
-UPGRADE_STEP: Final = 1024
-"""Rows of an older version that are converted in one step: a tenth of a second."""
+UPGRADE_STEP: Final = 512
+"""Rows of an older version that are converted in one step: less than a tenth of a second."""
 
 _BUSY_MS: Final = 500
 _CACHE_KIB: Final = 512
