@@ -230,7 +230,11 @@ async def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPat
             refused = closed.getsockname()
         kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
         found = [(*kind, refused), (*kind, ("127.0.0.1", port))]
-        monkeypatch.setattr("exporter.cli.client.socket.getaddrinfo", lambda *_, **__: list(found))
+
+        def resolved(*_: object, **__: object) -> list[tuple[object, ...]]:
+            return list(found)
+
+        monkeypatch.setattr("exporter.cli.client.socket.getaddrinfo", resolved)
         result = await devicelens("who", "--url", f"http://name.invalid:{port}")
     assert (result.exit_code, len(told)) == (0, 3)
 
