@@ -7,7 +7,7 @@ filters, comparisons, and copies use up. Unknown names are found when a template
 
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
@@ -490,19 +490,62 @@ _JSON: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
 _ENVIRONMENT: Final = _environment()
 
 
+_Part = str | Callable[[Mapping[str, Any]], str]
+"""A text, or what gets one from the variables."""
+_INSERTED: Final = frozenset({"id", "name", "path"})
+"""Fields of a device that are texts."""
+
+
+def _plain_parts(tree: nodes.Template) -> tuple[_Part, ...] | None:
+    """The parts of a template that only inserts texts: `/dev/{{ device.name }}`, `{{ ids | join(',') }}`.
+
+    None for any other template. Allocate renders these without Jinja2, in a tenth of the time.
+    """
+    outputs = list(tree.iter_child_nodes())
+    every = [part for output in outputs if isinstance(output, nodes.Output) for part in output.nodes]
+    parts = [_plain_part(part) for part in every]
+    found = tuple(part for part in parts if part is not None)
+    only_outputs = all(isinstance(output, nodes.Output) for output in outputs)
+    return found if only_outputs and len(found) == len(parts) else None
+
+
+def _plain_part(node: nodes.Node) -> _Part | None:
+    match node:
+        case nodes.TemplateData(data=text):
+            return text
+        case nodes.Name(name="resource" | "node" as name):
+            return lambda variables: variables[name]
+        case nodes.Getattr(node=nodes.Name(name="device"), attr=field) if field in _INSERTED:
+            return lambda variables: getattr(variables["device"], field)
+        case nodes.Filter(
+            node=nodes.Name(name="ids"), name="join", args=[nodes.Const(value=str(between))], kwargs=[]
+        ):
+            return lambda variables: between.join(variables["ids"])
+        case _:
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A compiled template. `uses`: its variables. Templates with equal text are equal."""
+    """A compiled template. `uses`: its variables. Templates with equal text are equal.
+
+    `compiled` is None for a constant text. `parts`: those of a template that only inserts texts.
+    """
 
     text: str
     uses: frozenset[str]
     compiled: jinja2.Template | None = field(compare=False)
-    """None: a constant text."""
+    parts: tuple[_Part, ...] | None = field(compare=False, default=None)
 
     def render(self, variables: Mapping[str, object]) -> str:
         """The text for `variables`. Raises TemplateError for every failure."""
         if self.compiled is None:
             return self.text
+        if self.parts is not None:
+            with suppress(KeyError, TypeError):  # Jinja2 says what is missing
+                text = "".join([part if isinstance(part, str) else part(variables) for part in self.parts])
+                _bound(len(text))
+                return text
         parts: list[str] = []
         length = 0
         try:
@@ -548,10 +591,12 @@ def compile_template(
         if found is not None:
             raise TemplateError(found)
         uses = frozenset(meta.find_undeclared_variables(tree))
-        constant = _is_constant(tree)
+        constant, plain = _is_constant(tree), _plain_parts(tree)
         with _budget():  # Jinja2 computes constant expressions when it compiles
             compiled = _ENVIRONMENT.from_string(_meter(tree))
-            return Template(compiled.render(), uses, None) if constant else Template(text, uses, compiled)
+            if constant:
+                return Template(compiled.render(), uses, None)
+            return Template(text, uses, compiled, plain)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"not a template: {error.message}") from None
     except (RecursionError, SyntaxError):  # Python nests at most 20 loops

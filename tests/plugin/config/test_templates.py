@@ -1,4 +1,5 @@
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +57,32 @@ def rendered(text: str, **variables: Any) -> str:
 )
 def test_templates_render_devices(text: str, result: str) -> None:
     assert rendered(text) == result
+
+
+_PIECES = st.sampled_from(
+    [
+        *("{{ device.id }}", "{{device.path}}", "{{ device.name }}", "{{- device.id -}}", "{# note #}"),
+        *("{{ ids | join(',') }}", "{{ ids|join }}", "{{ ids | join(d='-') }}", "{{ ids | first }}"),
+        *("{{ device.attrs.model }}", "{% if ids %}x{% endif %}", "text", " ", "\n", "%", "é"),
+    ]
+)
+
+
+@given(st.lists(_PIECES, max_size=5))
+def test_plain_templates_render_as_by_jinja(pieces: list[str]) -> None:
+    template = compiled("".join(pieces))
+    variables = {"device": ONE, "ids": ["a", "b"]}
+    assert template.render(variables) == replace(template, parts=None).render(variables)
+
+
+def test_templates_that_only_insert_texts_do_without_jinja() -> None:
+    assert compiled("/dev/{{ device.name }}-{{ ids | join(',') }}").parts is not None
+    assert compiled("{{ device.attrs.model }}").parts is None
+    for text in ("{{ device.path }}", "{{ ids | join(',') }}"):
+        with pytest.raises(TemplateError, match="is undefined"):
+            compiled(text).render({})
+    with pytest.raises(TemplateError, match="more than"):
+        rendered("{{ ids | join(',') }}", ids=["x" * MAX_OUTPUT, "y"])
 
 
 @pytest.mark.parametrize(
