@@ -1,11 +1,10 @@
 """/metrics: the mapping, written in blocks before a state is published, and the exporter's own families."""
 
 import asyncio
-import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -17,27 +16,35 @@ from exporter.metrics.families import MappingFamilies, stale_mapping
 from exporter.metrics.process import Counters, MappingStatus
 from exporter.metrics.series_limit import SeriesLimit
 from exporter.refresh.protocols import Phase, PodSource
-from runtime.blocks import Block, gzip_pieces, joined
+from runtime.blocks import Block, gzip_pieces, joined, plain
 from runtime.exposition import END, Collector, CollectorBlocks, Format
 
+LARGE: Final = 12 << 20
+"""Bytes of text that are not kept for plain scrapes."""
 EXPECTED_WITHIN: Final = 600.0
 """Seconds after a scrape for which the next one is prepared: twice Prometheus' longest useful interval."""
 
 
-class _Body(Struct, frozen=True):
-    """The families of the mapping of `state`: `blocks` for plain text, and all in one for gzip."""
+class _Body(Struct):
+    """The families of the mapping of `state` in blocks, and all in one for gzip. `text` is for plain scrapes,
+    None where none is expected or it is too large to be kept.
+    """
 
     state: State
     blocks: Sequence[Block]
     deflated: Block
+    text: bytes | None = None
+
+    def read(self) -> bytes:
+        """The text, which is kept from now on."""
+        text = plain(self.blocks) if self.text is None else self.text
+        if len(text) <= LARGE:
+            self.text = text
+        return text
 
 
 def _body(state: State, blocks: Sequence[Block]) -> _Body:
     return _Body(state, blocks, joined(blocks, keep_text=False))
-
-
-def _texts(blocks: Iterable[Block]) -> tuple[bytes, ...]:
-    return tuple([one.text for one in blocks])
 
 
 class Metrics:
@@ -69,7 +76,8 @@ class Metrics:
         self._bodies: tuple[_Body, ...] = ()
         """The last two: of the published state, and of the one that is about to be published."""
         self._writing = threading.Lock()
-        self._scraped_at = dict.fromkeys(Format, -math.inf)
+        self._scraped_at: dict[tuple[Format, bool], float] = {}
+        """When each format was last asked for, compressed or not."""
         self._unknown, self._stale = _body(State(), []), _body(State(), stale_mapping(node))
         self._status = MappingStatus(version, pods, states.state)
         self.counters = Counters(node)
@@ -83,8 +91,10 @@ class Metrics:
 
     def prepare(self, state: State) -> None:
         """Write the mapping of `state`, if a scrape may ask for it. Runs in the refresh loop's thread."""
-        if self._expected():
-            self._write(state)
+        if expected := self._expected():
+            body = self._write(state)
+            if not all(compress for _, compress in expected):
+                body.read()
         elif self._bodies:
             self._bodies, self._mapping = (), MappingFamilies(self._node)
 
@@ -94,7 +104,7 @@ class Metrics:
         self._show(self._states.state)
         # What cannot be written fails the scrape, never the refresh.
         with suppress(Exception):
-            for form in self._expected():
+            for form in {form for form, _ in self._expected()}:
                 for collector in self._own:
                     collector.of(form)
 
@@ -102,7 +112,7 @@ class Metrics:
         """The exposition as `form`, gzipped if `compress`, in pieces: scrapes share those of the mapping.
         Everything in it is of one state.
         """
-        self._scraped_at[form] = time.monotonic()
+        self._scraped_at[form, compress] = time.monotonic()
         state, body = self._present()
         while body is None:
             # The first scrape for a while: those that follow are prepared.
@@ -112,19 +122,19 @@ class Metrics:
         tail = [*[collector.of(form) for collector in (*self._own, *self._collectors)], END[form]]
         if compress:
             return gzip_pieces([body.deflated, *tail])
-        blocks = (*body.blocks, *tail)
-        if all(one.kept is not None for one in body.blocks):
-            return _texts(blocks)
-        return await asyncio.get_running_loop().run_in_executor(self._worker, _texts, blocks)
+        text = body.text
+        if text is None:
+            text = await asyncio.get_running_loop().run_in_executor(self._worker, body.read)
+        return (text, *[one.text for one in tail])
 
     def close(self) -> None:
         """End the rendering thread."""
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def _expected(self) -> list[Format]:
-        """The formats of which a scrape is expected."""
+    def _expected(self) -> list[tuple[Format, bool]]:
+        """The formats of which a scrape is expected, and whether compressed."""
         now = time.monotonic()
-        return [form for form, at in self._scraped_at.items() if now - at < EXPECTED_WITHIN]
+        return [asked for asked, at in self._scraped_at.items() if now - at < EXPECTED_WITHIN]
 
     def _show(self, state: State) -> None:
         self._status.state = state
@@ -140,8 +150,11 @@ class Metrics:
             return state, self._stale
         return state, next((body for body in self._bodies if body.state.same_mapping(state)), None)
 
-    def _write(self, state: State) -> None:
+    def _write(self, state: State) -> _Body:
         with self._writing:
-            if not any(body.state.same_mapping(state) for body in self._bodies):
-                body = _body(state, self._mapping.of(state, self._limit.plan(state)))
-                self._bodies = (*self._bodies[-1:], body)
+            for body in self._bodies:
+                if body.state.same_mapping(state):
+                    return body
+            body = _body(state, self._mapping.of(state, self._limit.plan(state)))
+            self._bodies = (*self._bodies[-1:], body)
+            return body

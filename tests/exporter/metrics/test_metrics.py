@@ -309,8 +309,22 @@ async def test_own_families_that_cannot_be_written_fail_the_scrape_alone(its: Ex
         await its.text()
 
 
+async def test_plain_text_is_made_once_and_before_its_state_is_published(
+    its: Exposed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its.publish()
+    first, again = [await its.metrics.document(Format.TEXT, compress=False) for _ in range(2)]
+    assert first[0] is again[0]
+    second = _state(Snapshot(devices=(FREE,)), generation=2)
+    its.metrics.prepare(second)
+    monkeypatch.setattr(metrics_module, "plain", None)
+    its.states.publish(second)
+    assert "trainer" not in await its.text()
+
+
 async def test_text_that_is_too_large_to_keep_is_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exposition, "TEXT_KEPT", 100)
+    monkeypatch.setattr(metrics_module, "LARGE", 100)
     small = Exposed()
     small.publish()
     try:
