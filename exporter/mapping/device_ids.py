@@ -2,8 +2,7 @@
 
 Plugins encode the relation in the id, each in its own form. The forms are a table of rules, tried in order:
 the first one for the device's resource that matches the whole id applies. An id without a rule is a whole
-device and has no parent. The rules of
-a file (id_rules.py) are tried before the built-in ones.
+device and has no parent. The rules of a file (id_rules.py) are tried before the built-in ones.
 """
 
 import re
