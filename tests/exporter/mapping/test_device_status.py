@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
-from exporter.mapping.holdings import HoldingTracker, OpenHolding
+from exporter.mapping.holdings import Holding, HoldingTracker, OpenHolding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
     AdvertisedDevice,
@@ -46,7 +46,7 @@ _STEP = st.fixed_dictionaries(
 class _Recorded:
     """History that has every holding from the time 1."""
 
-    def take(self, _holding: object) -> OpenHolding:
+    def take(self, holding: Holding) -> OpenHolding:  # noqa: ARG002 -- every one
         return OpenHolding(1.0, exact=True, uid="")
 
 
