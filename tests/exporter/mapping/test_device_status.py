@@ -46,7 +46,7 @@ _STEP = st.fixed_dictionaries(
 class _Recorded:
     """History that has every holding from the time 1."""
 
-    def take(self, holding: Holding) -> OpenHolding:  # noqa: ARG002 -- every one
+    def take(self, holding: Holding) -> OpenHolding:
         return OpenHolding(1.0, exact=True, uid="")
 
 
