@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from plugin import names
 from plugin.config import model, plan
-from plugin.config.templates import DEVICE_FIELDS, FOUND_FIELDS, Template, TemplateError, compile_template
+from plugin.config.templates import DEVICE_FIELDS, FOUND_FIELDS, Template, TemplateError, plain_template
 from plugin.names import Check
 from runtime.config_file import ConfigError, Document, Path
 from runtime.text import parse_duration, quoted
@@ -27,6 +27,22 @@ _PREFIXES: Final[tuple[tuple[tuple[Check, ...], tuple[str, ...], str], ...]] = (
     ((names.path_problem, names.container_path_problem), ("/",), "an absolute path"),
     ((names.url_problem,), ("http://", "https://"), "an address that begins with http:// or https://"),
 )
+
+
+def compile_template(
+    text: str, variables: frozenset[str], fields: frozenset[str], attributes: frozenset[str] | None = None
+) -> Template:
+    """Compile a template; the arguments are those of `plain_template`.
+
+    Raises TemplateError for bad syntax, unknown names, and forbidden constructs.
+    """
+    plain = plain_template(text, variables, fields, attributes)
+    if plain is not None:
+        return plain
+    # Jinja2 takes 3 MiB and 40 ms, and many configurations need it nowhere.
+    from plugin.config.jinja import jinja_template  # noqa: PLC0415
+
+    return jinja_template(text, variables, fields, attributes)
 
 
 class Location(Struct, frozen=True):

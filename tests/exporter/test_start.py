@@ -53,3 +53,20 @@ def test_the_exporter_imports_nothing_that_only_a_flag_a_page_or_a_command_needs
 def test_the_plugin_s_import_of_aiohttp_reads_no_authorities(authorities: Path) -> None:
     arguments = ["--config", os.devnull]
     assert printed("plugin", "", ["exporter.", "simulator"], arguments, authorities) == "[] [0] 1\n"
+
+
+def test_the_plugin_imports_jinja_only_for_a_template_that_does_more_than_insert_texts() -> None:
+    plain = [
+        *("cola", "fuse", "intel-gpu", "intel-sgx", "kvm", "rdma", "rdma-shared", "sample", "serial"),
+        *("solarflare", "tun", "usb", "video"),
+    ]
+    code = (
+        "import sys, plugin.main\n"
+        "from plugin.config.load import load_all\n"
+        "from plugin.presets import PRESETS\n"
+        f"for name in {[*plain, 'nvidia']}:\n"
+        "    assert load_all([(name, PRESETS[name].read_bytes())])\n"
+        "    print(name, 'jinja2' in sys.modules)\n"
+    )
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == [*(f"{name} False" for name in plain), "nvidia True"]

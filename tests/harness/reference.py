@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
+from plugin.config.jinja_checks import ALLOWED_FILTERS, ALLOWED_METHODS
 from plugin.config.schema import field_texts, schema, structs
-from plugin.config.templates import ALLOWED_FILTERS, ALLOWED_METHODS
 from plugin.discovery.pci import Pci, PciSelection
 from plugin.discovery.registry import Source
 from plugin.presets import PRESETS

@@ -1,18 +1,21 @@
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import Environment, nodes
 
+from plugin.config.compile import compile_template
+from plugin.config.jinja import MAX_STEPS, jinja_template
 from plugin.config.templates import (
     DEVICE_FIELDS,
+    FOUND_FIELDS,
     MAX_OUTPUT,
-    MAX_STEPS,
     Template,
     TemplateError,
-    compile_template,
+    plain_template,
 )
 from plugin.devices.device import Device
 
@@ -59,28 +62,124 @@ def test_templates_render_devices(text: str, result: str) -> None:
     assert rendered(text) == result
 
 
-_PIECES = st.sampled_from(
+_SPACE = st.sampled_from(["", " ", "  ", "\n", "\t", "\r\n"])
+_BETWEEN = st.text(st.sampled_from([*"ab ,;:|/()-_%#é", "\x85", "\u2028"]), max_size=3)
+_QUOTED = st.builds("{0}{1}{0}".format, st.sampled_from(["'", '"']), _BETWEEN)
+_EXPRESSION = st.one_of(
+    st.sampled_from(["device.id", "device.name", "device.path", "resource", "node", "id", "n"]),
+    st.sampled_from(["model", "serial", "nope", "in", "_x", "e1", "X9"]).map("device.attrs.{}".format),
+    st.builds("ids{}|{}join({}{}{})".format, _SPACE, _SPACE, _SPACE, _QUOTED, _SPACE),
+)
+_INSERTION = st.builds("{{{{{}{}{}}}}}".format, _SPACE, _EXPRESSION, _SPACE)
+_DATA = st.text(st.sampled_from([*"a }%#-'\"\\é.:,", "\n", "\r", "\x85", "\x00"]), min_size=1, max_size=5)
+_PLAIN = st.lists(_INSERTION | _DATA, max_size=5).map("".join)
+_ANY_NAMES = frozenset({"device", "devices", "ids", "resource", "node", "id", "n"})
+_ANY_FIELDS = st.sampled_from([DEVICE_FIELDS, FOUND_FIELDS, frozenset[str]()])
+_ANY_ATTRIBUTES = st.sampled_from([None, frozenset[str](), frozenset({"model", "nope", "in"})])
+_ANY_VALUES: Mapping[str, object] = {
+    "device": ONE,
+    "devices": [ONE],
+    "ids": ["a", "b"],
+    "resource": "x.y/z",
+    "node": "/dev/n",
+    "id": "gpu0",
+    "n": 7,
+}
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returns, or its error."""
+    try:
+        return call()
+    except TemplateError as error:
+        return f"error: {error}"
+
+
+@given(_PLAIN, st.frozensets(st.sampled_from(sorted(_ANY_NAMES))), _ANY_FIELDS, _ANY_ATTRIBUTES, st.data())
+def test_what_is_plain_is_to_jinja_the_same(
+    text: str,
+    names: frozenset[str],
+    fields: frozenset[str],
+    attributes: frozenset[str] | None,
+    data: st.DataObject,
+) -> None:
+    assert plain_template(text, _ANY_NAMES, DEVICE_FIELDS) is not None
+    by_jinja = outcome(lambda: jinja_template(text, names, fields, attributes))
+    assert outcome(lambda: compile_template(text, names, fields, attributes)) == by_jinja
+    plain = plain_template(text, names, fields, attributes)
+    # Only Jinja2 refuses templates.
+    assert (plain is None) == isinstance(by_jinja, str)
+    if plain is not None:
+        assert (plain.text, plain.uses) == (by_jinja.text, by_jinja.uses)
+        present = data.draw(st.sets(st.sampled_from(sorted(_ANY_VALUES))))
+        for values in (_ANY_VALUES, {name: _ANY_VALUES[name] for name in present}):
+            assert outcome(lambda: plain.render(values)) == outcome(lambda: by_jinja.render(values))  # noqa: B023
+
+
+_LEXEMES = (
+    r"""{ } {{ }} {% %} {# #} {{- -}} {{+ - \ ' " x device . id attrs items ids | join ( ) ',' '}}' raw"""
+)
+_MIXED = st.sampled_from(
     [
-        *("{{ device.id }}", "{{device.path}}", "{{ device.name }}", "{{- device.id -}}", "{# note #}"),
-        *("{{ ids | join(',') }}", "{{ ids|join }}", "{{ ids | join(d='-') }}", "{{ ids | first }}"),
-        *("{{ device.attrs.model }}", "{% if ids %}x{% endif %}", "text", " ", "\n", "%", "é"),
+        *(_LEXEMES.split()),
+        *("{{ device.id }}", "{{ ids | join(',') }}", "{{ n }}", "{{ ids|join }}", "{{ ids | join(d=',') }}"),
+        *("{{ ids | join('\\n') }}", "{{ ids | first }}", "{{ device }}", "{{ device.attrs.get }}", "é", "²"),
+        *("{{ device.attrs['x'] }}", "{{ device.attrs.é }}", "{{ 'a' }}", "{{ n + 1 }}", " ", "\n"),
     ]
 )
 
 
-@given(st.lists(_PIECES, max_size=5))
-def test_plain_templates_render_as_by_jinja(pieces: list[str]) -> None:
-    template = compiled("".join(pieces))
-    variables = {"device": ONE, "ids": ["a", "b"]}
-    assert template.render(variables) == replace(template, parts=None).render(variables)
+@settings(max_examples=300)
+@given(st.lists(_MIXED, max_size=6).map("".join))
+def test_what_is_not_plain_is_left_to_jinja(text: str) -> None:
+    plain = plain_template(text, _ANY_NAMES, DEVICE_FIELDS)
+    if plain is not None:
+        tree = Environment(autoescape=False).parse(text)
+        outputs = [part for output in tree.body for part in cast("nodes.Output", output).nodes]
+        assert all(is_plain(part) for part in outputs)
+        by_jinja = jinja_template(text, _ANY_NAMES, DEVICE_FIELDS)
+        assert plain == by_jinja
+        assert outcome(lambda: plain.render(_ANY_VALUES)) == outcome(lambda: by_jinja.render(_ANY_VALUES))
 
 
-def test_templates_that_only_insert_texts_do_without_jinja() -> None:
-    assert compiled("/dev/{{ device.name }}-{{ ids | join(',') }}").parts is not None
-    assert compiled("{{ device.attrs.model }}").parts is None
-    for text in ("{{ device.path }}", "{{ ids | join(',') }}"):
-        with pytest.raises(TemplateError, match="is undefined"):
-            compiled(text).render({})
+def is_plain(node: nodes.Node) -> bool:
+    """Whether Jinja2's node is a text, a variable, a field, an attribute, or joined ids."""
+    match node:
+        case nodes.TemplateData() | nodes.Name(name="resource" | "node" | "id" | "n"):
+            return True
+        case nodes.Getattr(node=nodes.Name(name="device"), attr="id" | "name" | "path"):
+            return True
+        case nodes.Getattr(node=nodes.Getattr(node=nodes.Name(name="device"), attr="attrs"), attr=name):
+            return not hasattr(dict, name)
+        case nodes.Filter(
+            node=nodes.Name(name="ids"), name="join", args=[nodes.Const(value=str())], kwargs=[]
+        ):
+            return True
+        case _:
+            return False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "{{- device.id }}",
+            "{{ device.id -}}",
+            "{{{ device.id }}}",
+            "{{ device.id",
+            "{% if ids %}{% endif %}",
+        ),
+        *("{# {{ device.id }} #}", "{% raw %}{{ device.id }}{% endraw %}", "{{ 'x' }}", "{{ devices }}"),
+        *("{{ ids | join }}", "{{ ids | join('\\n') }}", "{{ ids | join('}}') }}", "{{ ids | first }}"),
+        *("{{ ids | join(',') | upper }}", "{{ device.nodes }}", "{{ device.attrs.items }}"),
+        *("{{ device.attrs.model or 'x' }}", "{{ device.attrs.a.b }}", "{{ device.attrs.é }}"),
+    ],
+)
+def test_a_template_that_does_more_than_insert_texts_is_not_plain(text: str) -> None:
+    assert plain_template(text, _ANY_NAMES, DEVICE_FIELDS) is None
+
+
+def test_a_plain_template_has_the_longest_output_of_all() -> None:
     with pytest.raises(TemplateError, match="more than"):
         rendered("{{ ids | join(',') }}", ids=["x" * MAX_OUTPUT, "y"])
 

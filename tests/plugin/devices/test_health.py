@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plugin.config.compile import compile_template
 from plugin.config.plan import ExistsCheck, ProbePlan, XidCheck
-from plugin.config.templates import compile_template
 from plugin.devices.device import Device
 from plugin.devices.health import (
     FALLS,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from plugin.config.compile import compile_template
 from plugin.config.plan import Sharing
-from plugin.config.templates import compile_template
 from plugin.devices.device import Device
 from plugin.devices.inventory import (
     GONE,
