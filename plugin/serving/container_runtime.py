@@ -4,7 +4,6 @@ containerd 1.7 injects them with `enable_cdi`, containerd 2.0 and CRI-O without 
 starts the container without its devices and reports nothing.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -45,6 +44,8 @@ def observe_cdi(host: HostRoot, plans: Iterable[ResourcePlan]) -> tuple[Observat
 def _by_containerd(path: str, text: str, directories: frozenset[str]) -> Observation:
     if len(text) > MAX_CONFIG:
         return Observation(_NAME, f"not known: {path} has more than {MAX_CONFIG} bytes")
+    import tomllib  # noqa: PLC0415 -- only resources with CDI need it
+
     try:
         config = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
