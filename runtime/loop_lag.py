@@ -73,5 +73,5 @@ class LagFamily:
 
     def families(self) -> Iterable[Family]:
         """The lag of the last call of `condition`."""
-        text = "Longest time for which events waited for the event loop since the last scrape. [ALPHA]"
-        yield gauge(self._name, text, value=self._lag)
+        text = "Longest time for which events waited for the event loop since the last scrape by anybody."
+        yield gauge(self._name, f"{text} [ALPHA]", value=self._lag)

@@ -142,9 +142,11 @@ async def _upgrade(trial: Trial, around: Around, number: int) -> None:
             await until("the second exporter has a mapping", lambda: _has_looked(second))
             await trial.kubelet.restart()
             await asyncio.sleep(2.0)
-            assert await trial.plugin.stop() == 0
+            # Of a former version it is not promised that it ends in time on a busy machine.
+            ends = {0} if number else {0, 1}
+            assert await trial.plugin.stop() in ends
             async with trial.without_exporter():
-                assert await trial.exporter.stop() == 0
+                assert await trial.exporter.stop() in ends
                 trial.exporter, trial.plugin, trial.url = exporter, plugin, url
                 trial.plugin_url = ground.plugin_url(trial.directory, names[1])
         assert second.problems == [], second.problems
