@@ -6,6 +6,7 @@ asyncio listens and accepts. `Connection` starts TLS, so a new connection uses a
 import asyncio
 import errno
 import logging
+import os
 import resource
 import socket
 import stat
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 BACKLOG: Final = 512
 """Connections that the kernel holds until they are accepted. It drops what exceeds them, and a probe whose
 first packet is dropped waits for one, three or seven seconds."""
+ACCEPTED_AT_ONCE: Final = 64
+"""Connections that one turn of the event loop accepts. It reads what a client sends up to three turns later:
+within those, a flood must not fill the places of its address and abort a probe before its request is read.
+"""
 _END_WITHIN: Final = 0.5
 """Seconds that requests have left when the server ends."""
 
@@ -162,15 +167,22 @@ async def _listen(address: ListenAddress, connection: Callable[[], Connection]) 
     if address.path is not None:
         _remove_stale_socket(address.path)
     try:
+        # asyncio accepts as many at once as it is given as the backlog.
+        most = ACCEPTED_AT_ONCE
         if address.path is not None:
-            return await loop.create_unix_server(connection, str(address.path), backlog=BACKLOG)
-        if address.host is None:
-            return await loop.create_server(connection, sock=_all_addresses(address.port), backlog=BACKLOG)
-        return await loop.create_server(connection, address.host, address.port, backlog=BACKLOG)
+            server = await loop.create_unix_server(connection, str(address.path), backlog=most)
+        elif address.host is None:
+            server = await loop.create_server(connection, sock=_all_addresses(address.port), backlog=most)
+        else:
+            server = await loop.create_server(connection, address.host, address.port, backlog=most)
+        for listening in server.sockets:
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                same.listen(BACKLOG)
     except OSError as error:
         raise Fatal(f"--web.listen-address {address}: cannot listen: {error.strerror or error}") from error
     except UnicodeError as error:
         raise Fatal(f"--web.listen-address {address}: cannot listen: no host's name: {error}") from error
+    return server
 
 
 def _all_addresses(port: int) -> socket.socket:
