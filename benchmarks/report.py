@@ -99,14 +99,19 @@ class Figure:
     def row(self, name: str) -> str:
         """The row of a table, under this name."""
         middle = statistics.median(self.samples)
-        measured = f"{middle:.3g} {self.unit}"
+        measured = f"{_figures(middle)} {self.unit}"
         if len(self.samples) > 1:
-            measured += f" ({percentile(self.samples, 0.9):.3g})"
+            measured += f" ({_figures(percentile(self.samples, 0.9))})"
         floor = ratio = ""
         if self.floor:
             bare = statistics.median(self.floor)
-            floor, ratio = f"{bare:.3g} {self.unit}", f"{middle / bare:.2f}"
+            floor, ratio = f"{_figures(bare)} {self.unit}", f"{middle / bare:.2f}"
         return f"| {name} | {measured} | {floor} | {ratio} | {self.aim} |"
+
+
+def _figures(value: float) -> str:
+    """Three figures, and whole numbers from a thousand on."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def percentile(samples: Sequence[float], part: float) -> float:
