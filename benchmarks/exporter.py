@@ -187,7 +187,7 @@ async def health(root: Path, seconds: float) -> None:
     async with exporting(root, 297, 8, "--poll.interval", "0.1s") as (_, socket, client):
         body = (await client.get("/metrics"))[1]
         series = sum(not line.startswith(b"#") for line in body.splitlines())
-        floor = await _health(client, seconds)
+        floor = await healthy(client, seconds)
         env = environment(root / "compiled")
         for name, headers in (("gzip", GZIP), ("identity", "")):
             escaped = headers.replace("\r\n", "\\r\\n")
@@ -197,7 +197,7 @@ async def health(root: Path, seconds: float) -> None:
                     changing.touch()
                 async with process("-c", _CLIENTS, str(socket), "/metrics", escaped, env=env):
                     await asyncio.sleep(1.0)
-                    took = await _health(client, seconds)
+                    took = await healthy(client, seconds)
                 changing.unlink(missing_ok=True)
                 what = f"{name}, {'10 changes a second' if refreshing else 'nothing changes'}"
                 figures += [
@@ -217,7 +217,8 @@ async def health(root: Path, seconds: float) -> None:
     write_section("Health under load", words, figures)
 
 
-async def _health(client: Client, seconds: float) -> list[float]:
+async def healthy(client: Client, seconds: float) -> list[float]:
+    """Milliseconds of each `/-/healthy` in some seconds."""
     end, took = time.perf_counter() + seconds, list[float]()
     while time.perf_counter() < end:
         began = time.perf_counter()
@@ -236,7 +237,7 @@ async def event_loop(root: Path, seconds: float) -> None:
         AsyncExitStack() as stack,
     ):
         await lag(client)
-        floor = await _health(client, seconds)
+        floor = await healthy(client, seconds)
         figures.append(Figure("at rest: lag", [await lag(client) * 1000], "ms"))
         await client.get("/", GZIP)
         figures.append(Figure("the first page: lag", [await lag(client) * 1000], "ms", aim="at most 10 ms"))
@@ -247,7 +248,7 @@ async def event_loop(root: Path, seconds: float) -> None:
                 await stack.enter_async_context(process(*command, env=environment(root / "compiled")))
             await asyncio.sleep(1.0)
             await lag(client)
-            took = await _health(client, seconds)
+            took = await healthy(client, seconds)
             p99 = [percentile(took, 0.99)], "ms", [percentile(floor, 0.99)]
             figures += [
                 Figure(f"{what}: /-/healthy, p99", *p99, "at most 5 ms"),

@@ -16,9 +16,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from benchmarks.exporter import GZIP, exporting, static
+from benchmarks.exporter import GZIP, exporting, healthy, static
 from benchmarks.report import Figure, percentile, write_section
-from benchmarks.running import LIMIT, Client, cpu
+from benchmarks.running import LIMIT, Client, cpu, lag
 
 SIZES: Final = ((1, 8), (110, 8), (250, 8), (1000, 8))
 """Pods, and devices of each."""
@@ -139,10 +139,10 @@ async def changes(root: Path, rounds: int) -> None:
             await client.get("/metrics", GZIP)
             shown = [await _shown(client, node, pods) for _ in range(rounds)]
             read = [await _used(pid, node) for _ in range(rounds)]
-            await _longest(client)
+            await lag(client)
             idle = await _healthy(socket, lambda: None, rounds)
             busy = await _healthy(socket, node.change, rounds)
-            held = await _longest(client)
+            held = await lag(client)
         figures += [
             Figure(f"{size}: CPU, nobody scrapes", unread, "ms"),
             Figure(f"{size}: CPU, somebody scrapes", read, "ms"),
@@ -186,25 +186,13 @@ async def _shown(client: Client, node: Node, pods: int) -> float:
 
 
 async def _healthy(socket: Path, act: Callable[[], object], rounds: int) -> list[float]:
-    """Milliseconds of `/-/healthy`, asked without a pause, while `act` is done every quarter of a second."""
+    """Milliseconds of `/-/healthy`, while `act` is done every quarter of a second."""
     client, took = await Client.to(socket), list[float]()
     for _ in range(rounds):
         act()
-        end = time.perf_counter() + _PAUSE
-        while time.perf_counter() < end:
-            began = time.perf_counter()
-            await client.get("/-/healthy")
-            took.append((time.perf_counter() - began) * 1000)
-            await asyncio.sleep(0.002)
+        took += await healthy(client, _PAUSE)
     client.close()
     return took
-
-
-async def _longest(client: Client) -> float:
-    """Seconds for which a callback held the exporter's event loop at most since the last scrape."""
-    name = b"devicelens_event_loop_lag_seconds "
-    body = (await client.get("/metrics"))[1]
-    return next(float(line.removeprefix(name)) for line in body.splitlines() if line.startswith(name))
 
 
 async def main(rounds: int) -> None:

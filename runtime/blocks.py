@@ -130,13 +130,11 @@ def stored(text: bytes) -> Block:
     return Block(struct.pack("<BHH", 0, size, size ^ _MOST_STORED) + text, zlib.crc32(text), size, text)
 
 
-def joined(blocks: Iterable[Block], *, keep_text: bool = True) -> Block:
-    """One block of several. `keep_text` copies the text as well, if every block has it."""
+def joined(blocks: Iterable[Block]) -> Block:
+    """One block of several, without their text."""
     parts = tuple(blocks)
     crc, size = _checked(parts)
-    texts = [part.kept for part in parts if part.kept is not None]
-    text = b"".join(texts) if keep_text and len(texts) == len(parts) else None
-    return Block(b"".join([part.deflated for part in parts]), crc, size, text)
+    return Block(b"".join([part.deflated for part in parts]), crc, size, None)
 
 
 def _checked(parts: Iterable[Block]) -> tuple[int, int]:
@@ -170,6 +168,22 @@ def plain(blocks: Iterable[Block]) -> bytes:
 
 
 T = TypeVar("T")
+
+
+def runs(
+    items: Sequence[T], key: Callable[[T], tuple[str, ...]], size: int
+) -> list[tuple[tuple[str, ...], Sequence[T]]]:
+    """`items`, which are sorted by `key`, in runs of about `size` keys, each named by its first key: the
+    groups of a BlockCache. The keys alone decide where a run begins: a key more or less changes one run, and
+    moves no item of another.
+    """
+    keys = [key(item) for item in items]
+    starts = [at for at, one in enumerate(keys) if not at or (one != keys[at - 1] and _begins(one, size))]
+    return [(keys[at], items[at:end]) for at, end in zip(starts, [*starts[1:], len(items)], strict=False)]
+
+
+def _begins(key: tuple[str, ...], size: int) -> bool:
+    return not zlib.crc32("/".join(key).encode(errors="surrogatepass")) % size
 
 
 class BlockCache(Generic[T]):

@@ -44,7 +44,7 @@ class _Body(Struct):
 
 
 def _body(state: State, blocks: Sequence[Block]) -> _Body:
-    return _Body(state, blocks, joined(blocks, keep_text=False))
+    return _Body(state, blocks, joined(blocks))
 
 
 class Metrics:

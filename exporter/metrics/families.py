@@ -12,14 +12,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
-from zlib import crc32
 
 from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Anomaly, ClaimDevice, Container, Holder, ResourceCounts
 from exporter.mapping.state import State
 from exporter.metrics.series_limit import SeriesGroup, SeriesPlan, anomaly_part
-from runtime.blocks import Block, block
+from runtime.blocks import Block, block, runs
 from runtime.exposition import Family, ItemFamily, Kind, gauge
 
 _HOLDER: Final = ("namespace", "pod", "container")
@@ -346,7 +345,7 @@ class MappingFamilies:
         """All families of `state`, without what `plan` leaves out."""
         snapshot, devices = state.snapshot, plan.devices(state)
         with_holders = plan.exposes(SeriesGroup.HOLDERS)
-        containers = _runs(snapshot.containers, lambda one: one.holder[:2]) if with_holders else []
+        containers = runs(snapshot.containers, lambda one: one.holder[:2], _RUN) if with_holders else []
         found: list[Block] = []
         for of_devices in self._devices:
             found += of_devices.blocks(devices)
@@ -362,7 +361,7 @@ class MappingFamilies:
         if with_holders:
             for of_containers in self._containers:
                 found += of_containers.blocks(containers)
-            pods = _runs(tuple(state.pods.values()), lambda one: one.key)
+            pods = runs(tuple(state.pods.values()), lambda one: one.key, _RUN)
             for of_pods in self._pods:
                 found += of_pods.blocks(pods)
         anomalies = [one for one in state.anomalies if plan.exposes(*anomaly_part(one))]
@@ -390,16 +389,3 @@ def _resources(state: State, plan: SeriesPlan) -> list[_Resource]:
         _Resource(name, counts, state.snapshot.complete, left_out.get(name, 0))
         for name, counts in state.snapshot.resources().items()
     ]
-
-
-def _runs(items: Sequence[T], pod: Callable[[T], tuple[str, str]]) -> list[tuple[object, Sequence[T]]]:
-    """`items`, which are sorted by pod, in runs of about _RUN pods. The names of the pods alone decide where
-    a run begins: a pod more or less changes one run, and moves no item of another.
-    """
-    pods = [pod(item) for item in items]
-    starts = [
-        at
-        for at, name in enumerate(pods)
-        if not at or (name != pods[at - 1] and not crc32("/".join(name).encode()) % _RUN)
-    ]
-    return [(pods[at], items[at:end]) for at, end in zip(starts, [*starts[1:], len(items)], strict=False)]

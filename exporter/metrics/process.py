@@ -160,8 +160,11 @@ class MappingStatus(Struct):
         """All that the families depend on."""
         state = self.state
         connected = self.pods is not None and self.pods.view.connected
-        answers = {report.source: report.answers for report in state.advertised.reports}
-        return self.fresh, state.taken_at, state.api_version, connected, answers
+        return self.fresh, state.taken_at, state.api_version, connected, self._answers()
+
+    def _answers(self) -> dict[str, bool]:
+        """Whether each plugin answers, by its address."""
+        return {report.source: report.answers for report in self.state.advertised.reports}
 
     def families(self) -> Iterable[Family]:
         """The families at this moment."""
@@ -190,7 +193,7 @@ class MappingStatus(Struct):
             "Whether the plugin of a --plugin.url reports its devices at present. [ALPHA]",
             ("url",),
         )
-        for url, answers in {report.source: report.answers for report in state.advertised.reports}.items():
+        for url, answers in self._answers().items():
             plugins.add((url,), int(answers))
         build = gauge(
             "devicelens_build_info",

@@ -6,7 +6,6 @@ answer: they hold the age of the mapping.
 """
 
 import time
-import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, Generic, TypeVar
@@ -21,7 +20,7 @@ from exporter.mapping.state import Moment, State
 from exporter.views.documents import device_entry, envelope, pod_entry
 from exporter.views.encoding import LIST_END, list_head, list_items
 from exporter.views.schema import DevicesDocument, ListEnvelope, PodsDocument
-from runtime.blocks import CHUNK, Block, BlockCache, block, gzip_pieces, joined
+from runtime.blocks import CHUNK, Block, BlockCache, block, gzip_pieces, joined, runs
 
 T = TypeVar("T")
 
@@ -81,7 +80,7 @@ class WholeList(Generic[T]):
         if blocks:
             blocks[0] = block(blocks[0].text[1:])  # no comma before the first item
         texts = tuple([one.text for one in blocks])
-        body = ListBody(self._empty, state.statuses, texts, joined(blocks, keep_text=False))
+        body = ListBody(self._empty, state.statuses, texts, joined(blocks))
         if body.deflated.size > KEPT_BYTES:
             self.forget()
         else:
@@ -127,19 +126,10 @@ class ListBodies:
         if not self._asked:
             self._pods = {}
 
-    def _by_run(self, state: State) -> Iterator[tuple[PodKey, list[PodStatus]]]:
-        """The pods in runs. The names of pods decide where a run begins, so that a pod that comes or goes
-        leaves all runs but its own as they are.
-        """
-        pods = self._pods = pod_statuses(state, self._pods)
-        run: list[PodStatus] = []
-        for key, pod in pods.items():
-            if run and zlib.crc32("/".join(key).encode(errors="surrogatepass")) % _RUN == 0:
-                yield run[0].key, run
-                run = []
-            run.append(pod)
-        if run:
-            yield run[0].key, run
+    def _by_run(self, state: State) -> list[tuple[tuple[str, ...], Sequence[PodStatus]]]:
+        """The pods in runs."""
+        self._pods = pod_statuses(state, self._pods)
+        return runs(tuple(self._pods.values()), lambda pod: pod.key, _RUN)
 
 
 def _no_devices(moment: Moment) -> ListEnvelope:

@@ -28,7 +28,7 @@ def test_blocks_make_one_gzip_member_of_the_whole_text(texts: list[bytes]) -> No
 @given(TEXTS, st.integers(0, 8))
 def test_joined_blocks_are_a_block(texts: list[bytes], at: int) -> None:
     blocks = [block(text) for text in texts]
-    twice = [joined(blocks[:at]), joined(blocks[at:], keep_text=False)]
+    twice = [joined(blocks[:at]), joined(blocks[at:])]
     assert gzipped(twice) == gzipped(blocks)
     assert plain(twice) == plain(blocks)
     whole = joined(twice)
