@@ -67,11 +67,13 @@ class Longest:
 
     def measured(self, run: Callable[[asyncio.Handle], None]) -> Callable[[asyncio.Handle], None]:
         def measured(handle: asyncio.Handle) -> None:
+            # A handle that is cancelled while it runs forgets its callback.
+            called: Any = handle._callback  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
             began = time.thread_time()
             run(handle)
             took = time.thread_time() - began
             if took > self._longest[0]:
-                self._longest = took, name(handle)
+                self._longest = took, name(called)
 
         return measured
 
@@ -80,12 +82,11 @@ class Longest:
         return found
 
 
-def name(handle: asyncio.Handle) -> str:
-    """What a handle called: the coroutine of a task, or a function."""
-    called: Any = handle._callback  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+def name(called: object) -> str:
+    """The name of what a handle called: the coroutine of a task, or a function."""
     owner = getattr(called, "__self__", None)
-    coroutine: Any = owner.get_coro() if isinstance(owner, asyncio.Task) else called
-    return str(coroutine.__qualname__)
+    coroutine = owner.get_coro() if isinstance(owner, asyncio.Task) else called
+    return getattr(coroutine, "__qualname__", None) or repr(called)
 
 
 @pytest.fixture
