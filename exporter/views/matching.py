@@ -64,6 +64,8 @@ class ItemMatcher:
         self._q = filters.q.casefold()
         self._device = filters.device.casefold()
         self._pod = filters.pod.casefold()
+        self._searched: dict[Holder, bool] = {}
+        """Whether `q` is in the texts of a holder, which holds several devices."""
 
     @classmethod
     def of(cls, state: State, filters: Filters) -> "ItemMatcher":
@@ -91,8 +93,7 @@ class ItemMatcher:
             kept.update(
                 holder
                 for holder in device.holders
-                if holder not in kept
-                and self.device(replace(device, holders=(holder,)), complete=snapshot.complete)
+                if holder not in kept and self.device(_held_by(device, holder), complete=snapshot.complete)
             )
         for claim in snapshot.claims:
             kept.update(
@@ -111,10 +112,11 @@ class ItemMatcher:
             return False
         if (f.namespace or f.pod) and not any(map(self.holder, device.holders)):
             return False
-        return not self._q or self._found(
-            *(device.key.device, device.parent, device.key.resource),
-            *self._holder_texts(device.holders),
-            *self._plugin_texts(device.key),
+        return (
+            not self._q
+            or self._found(device.key.device, device.parent, device.key.resource)
+            or self._found_holder(device.holders)
+            or self._found(*self._plugin_texts(device.key))
         )
 
     def claim(self, claim: ClaimDevice) -> bool:
@@ -131,11 +133,11 @@ class ItemMatcher:
             _whole(one.claim, f.claim) and self.holder(one.holder) for one in claim.holders
         ):
             return False
-        return not self._q or self._found(
-            *key,
-            *(f"{one.claim_namespace}/{one.claim}" for one in claim.holders),
-            *claim.cdi_devices,
-            *self._holder_texts(one.holder for one in claim.holders),
+        return (
+            not self._q
+            or self._found(*key, *claim.cdi_devices)
+            or self._found(*(f"{one.claim_namespace}/{one.claim}" for one in claim.holders))
+            or self._found_holder(one.holder for one in claim.holders)
         )
 
     def container(self, container: Container) -> bool:
@@ -143,7 +145,7 @@ class ItemMatcher:
         f = self._f
         if f.resource or f.device or f.state is not None or not self.holder(container.holder):
             return False
-        return not self._q or self._found(*self._holder_texts((container.holder,)))
+        return not self._q or self._found_holder((container.holder,))
 
     def resource(self, name: str) -> bool:
         """Whether a resource matches."""
@@ -162,11 +164,8 @@ class ItemMatcher:
             holders.append(anomaly.holder)
         if (f.namespace or f.pod) and not any(map(self.holder, holders)):
             return False
-        return not self._q or self._found(
-            *(anomaly.kind, anomaly.resource, anomaly.evidence),
-            *devices,
-            *self._holder_texts(holders),
-        )
+        texts = (anomaly.kind, anomaly.resource, anomaly.evidence, *devices)
+        return not self._q or self._found(*texts) or self._found_holder(holders)
 
     def holder(self, holder: Holder) -> bool:
         """Whether the holder's namespace and pod match."""
@@ -177,14 +176,22 @@ class ItemMatcher:
     def _found(self, *texts: str) -> bool:
         return any(self._q in folded(text) for text in texts)
 
-    def _holder_texts(self, holders: Iterable[Holder]) -> Iterator[str]:
-        for holder in holders:
-            yield f"{holder.namespace}/{holder.pod}"
-            yield holder.container
-            yield holder.pod_uid
-            identity = self._pods.get((holder.namespace, holder.pod))
-            if identity is not None and identity.workload.kind:
-                yield f"{identity.workload.kind} {identity.workload.name}"
+    def _found_holder(self, holders: Iterable[Holder]) -> bool:
+        return any(map(self._searched_holder, holders))
+
+    def _searched_holder(self, holder: Holder) -> bool:
+        found = self._searched.get(holder)
+        if found is None:
+            found = self._searched[holder] = self._found(*self._holder_texts(holder))
+        return found
+
+    def _holder_texts(self, holder: Holder) -> Iterator[str]:
+        yield f"{holder.namespace}/{holder.pod}"
+        yield holder.container
+        yield holder.pod_uid
+        identity = self._pods.get((holder.namespace, holder.pod))
+        if identity is not None and identity.workload.kind:
+            yield f"{identity.workload.kind} {identity.workload.name}"
 
     def _plugin_texts(self, key: DeviceKey) -> Iterator[str]:
         reported = self._plugins.get(key)
@@ -193,6 +200,11 @@ class ItemMatcher:
             yield reported.reason
             for name, value in reported.attributes:
                 yield f"{name} {value}"
+
+
+def _held_by(device: Device, holder: Holder) -> Device:
+    """`device` with this one of its holders."""
+    return device if len(device.holders) == 1 else replace(device, holders=(holder,))
 
 
 def _whole(raw: str, wanted: str) -> bool:

@@ -6,6 +6,7 @@ static/times.js has the same rules as `clock_time` and `lasting`, because it adv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -49,6 +50,7 @@ def spelled(raw: str) -> str:
     return visible(raw, limit=WHOLE_LIMIT)
 
 
+@lru_cache(maxsize=4096)
 def rfc3339(at: float) -> str:
     """Unix time `at` as RFC 3339 in UTC with milliseconds: `2026-11-20T22:41:03.250Z`."""
     moment = datetime.fromtimestamp(at, UTC)
