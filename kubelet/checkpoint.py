@@ -8,7 +8,6 @@ The checkpoint is the only place that keeps Allocate answers. Rules of the kubel
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +24,7 @@ class CheckpointError(Exception):
     """The checkpoint cannot be read or decoded; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAssignment:
+class DeviceAssignment(msgspec.Struct, frozen=True):
     """Device ids of one resource that one container was given.
 
     `identifiers` name the physical devices behind them: host paths of device nodes and mounts, CDI device

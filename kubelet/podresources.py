@@ -11,7 +11,6 @@ import socket
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -62,8 +61,7 @@ class KubeletError(Exception):
         self.rate_limited = rate_limited
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(Struct, frozen=True):
     """Serialized answers of List and, where it was requested and is served, GetAllocatableResources.
 
     `allocatable_error`: why the requested GetAllocatableResources failed. `socket_age`: seconds since the
@@ -75,8 +73,8 @@ class Raw:
     asked_allocatable: bool
     api_version: str
     notes: tuple[str, ...] = ()
-    allocatable_error: KubeletError | None = field(default=None, compare=False)
-    socket_age: float | None = field(default=None, compare=False)
+    allocatable_error: KubeletError | None = None
+    socket_age: float | None = None
 
 
 class KubeletAnswer(Struct, frozen=True):

@@ -8,12 +8,11 @@ was found and what was expected.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
 import yaml
-from msgspec import Struct, inspect
+from msgspec import Struct, field, inspect
 from yaml import events as ev
 
 from runtime.text import advice, quoted, visible
@@ -62,8 +61,7 @@ _FLOAT: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """One value of a document with the line it starts on (from 1), and for mappings their keys' lines.
 
     `source` names the origin of a value that the file includes rather than writes down; its line is then the
@@ -85,8 +83,7 @@ class Node:
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A whole file: where it came from, for messages, and its root.
 
     `moved` maps the paths of values that were moved to their paths in the file.

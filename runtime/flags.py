@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -33,8 +33,7 @@ _HOST = re.compile(r"\.?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _HOST_LIMIT = 254
 
 
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
+class ListenAddress(NamedTuple):
     """Where to listen: `path` of a unix socket, or `host` (None: all addresses) and `port` (0: any)."""
 
     host: str | None = None
@@ -260,8 +259,7 @@ _EXPECTED: Final = "expected http://HOST:PORT, https://HOST:PORT or unix:PATH"
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where an exporter or a plugin serves: `scheme` is http, https or unix.
 
     `path` is the socket's for unix, otherwise the prefix of all paths. `authorization` is the header's value,

@@ -13,7 +13,6 @@ import resource
 import socket
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -47,8 +46,7 @@ class Use(Enum):
     WRITE = "write"
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """A path that a process uses.
 
     `name` is its field in the log line; `missing` is the hint for a path that does not exist. An `optional`
@@ -85,8 +83,7 @@ class PathState(Struct, frozen=True):
     free: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLimits:
+class ProcessLimits(Struct, frozen=True):
     """What the kernel grants this process; None for what it does not say.
 
     `instances` and `watches` are the limits of inotify, `inotify_error` the errno that a further instance

@@ -5,12 +5,12 @@ exporter, a kubelet and Prometheus.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import click
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.cli.common import AskError, NoMatchError
 from exporter.mapping.names import has_part, resources_named, same
@@ -79,8 +79,7 @@ class FleetDocument(Struct, frozen=True):
     nodes: tuple[NodeDocument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MappingAnswer:
+class MappingAnswer(Struct, frozen=True):
     """The answer of a source: one node, or any number of nodes of a `fleet`.
 
     `origin` names the source. `notes` are warnings for standard error. `at` is the unix time of the answer;
@@ -117,8 +116,7 @@ def place(node: str, labels: Mapping[str, str]) -> str:
     return f"{node} ({', '.join(f'{name} {value}' for name, value in sorted(labels.items()))})"
 
 
-@dataclass(frozen=True, slots=True)
-class NamespacedPod:
+class NamespacedPod(Struct, frozen=True):
     """A pod by namespace and name; "" is any pod of the namespace."""
 
     namespace: str
@@ -132,8 +130,7 @@ class NamespacedPod:
         return same(namespace, self.namespace) and (not self.name or same(pod, self.name))
 
 
-@dataclass(frozen=True, slots=True)
-class HolderQuery:
+class HolderQuery(Struct, frozen=True):
     """The filter of a command line; "" and None match everything.
 
     `resource` is a whole resource name or the part after its slash. `device` is a whole device id, a parent's

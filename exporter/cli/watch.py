@@ -9,12 +9,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import count
 from threading import Thread
 from typing import Any, Final, TextIO
 
 import click
+from msgspec import Struct
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
@@ -188,8 +188,7 @@ Place = tuple[str, tuple[tuple[str, str], ...]]
 """A node, and the labels that distinguish it from others of its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class HolderChange:
+class HolderChange(Struct, frozen=True):
     """One change, at `time` by the exporter's clock (RFC 3339, "" if unknown).
 
     `event` is held (already by the first answer), allocated, released, unhealthy, healthy; of a node lost
@@ -219,8 +218,7 @@ _Proof = tuple[str, str]
 """What distinguishes a pod from its successor of the same name: uid, and start; "" if unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeHoldings:
+class _NodeHoldings(Struct, frozen=True):
     held: Mapping[_Holding, _Proof]
     unhealthy: frozenset[tuple[str, str]]
     time: str

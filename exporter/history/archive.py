@@ -6,11 +6,11 @@ kept in memory until it can; then both are joined. A damaged file is moved aside
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.history.coverage import (
     CoveredSpan,

@@ -1,9 +1,11 @@
 """Coverage of history: which times were polled. Without it, "no holding" could not be told from "no poll"."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.history.devices import KnownDevices
 from exporter.history.record import Certainty, HoldingKey, Present
@@ -43,8 +45,7 @@ class PollTimes(NamedTuple):
     steady: float
 
 
-@dataclass(frozen=True, slots=True)
-class PollRecord:
+class PollRecord(Struct, frozen=True):
     """One good answer. `before` is the good answer before it in this process; `gap` lies between the two.
 
     `by_event`: the event of an allocation triggered it. `present` is None if it is unchanged; if it is not
@@ -137,8 +138,7 @@ def certainty(gap: GapReason | None) -> Certainty:
             return Certainty.WHILE_DOWN
 
 
-@dataclass(frozen=True, slots=True)
-class CoveredSpan:
+class CoveredSpan(Struct, frozen=True):
     """A time without gaps, from poll to poll. `gap` lies before it, None if the time before is unknown."""
 
     id: int

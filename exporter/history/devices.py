@@ -13,9 +13,11 @@ are no devices:
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.history.record import bounded
 from exporter.mapping.model import DeviceKey, Snapshot
@@ -49,8 +51,7 @@ KnownDevices = Mapping[DeviceKey, RecordedDevice]
 """What a snapshot records of devices. Without RECORDED they are unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRow:
+class DeviceRow(Struct, frozen=True):
     """A time in which a device was known, without a change. Unix times: polls showed it from `since` to
     `until`; the poll before was at `low`, the poll after it at `high`. Both ends are None while it lasts.
     """

@@ -5,7 +5,8 @@ compares the two states, so that the event loop only queues them.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from exporter.history.coverage import PollRecord
 from exporter.history.devices import known_devices, same_devices

@@ -6,10 +6,10 @@ before the other or ran beside it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.history.coverage import CoveredSpan, GapReason, PollRecord, PollTimes, certainty
 from exporter.history.devices import DeviceJournal, DeviceRow

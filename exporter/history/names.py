@@ -2,9 +2,10 @@
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Final
+
+from msgspec.structs import replace
 
 from exporter.history import sql
 from exporter.history.query import MATCHED, HistoryQuery, NameMatch

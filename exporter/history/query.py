@@ -8,8 +8,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from exporter.history.coverage import CoverageGap
 from exporter.history.devices import DeviceAt
@@ -83,8 +84,7 @@ def read_cursor(text: str) -> Cursor:
     return cursor
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryQuery:
+class HistoryQuery(Struct, frozen=True):
     """Filters: "" matches everything. Names are whole. `device` also matches the shares and slices of a
     physical device. A name with spelled-out control characters also matches its raw form.
 
@@ -135,8 +135,7 @@ class NameMatch(NamedTuple):
     near: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryResult:
+class HistoryResult(Struct, frozen=True):
     """A result, consistent as of one moment. `matches` say how a query with `parts` was matched.
 
     Coverage reaches from `earliest` to `latest`, None without any; `unseen` are its gaps in the range of the

@@ -6,10 +6,12 @@ not. So each end of a row has two times and a certainty. Times are unix, in seco
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2s
 from typing import Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.mapping.holdings import Holding, OpenHolding
 from exporter.mapping.identity import Workload
@@ -82,8 +84,7 @@ class HoldingFacts(NamedTuple):
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HoldingRow:
+class HoldingRow(Struct, frozen=True):
     """One holding. `end` is None while it is held.
 
     `missed`: when it may have ended. It is missing just after the start of the exporter or of the kubelet,

@@ -10,10 +10,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.history.archive import Archive, HistoryStatus, QueryMoment
 from exporter.history.coverage import EVENT_LAG, PollRecord, PollSequence, PollTimes

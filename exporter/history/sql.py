@@ -7,8 +7,9 @@ A query searches three tables: `present`, which is small, `holdings`, whose name
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from exporter.history.query import SPANS, HistoryQuery, reach, spellings
 from exporter.history.rows import LATEST, LOW_BITS, TICKS, Encode, ticks, uid_value
@@ -123,8 +124,7 @@ PARTS: Final = {"device": ("device", "parent"), "pod": ("pod",)}
 """The fields that match by a part of the name in the first column, and the columns that have whole names."""
 
 
-@dataclass(frozen=True, slots=True)
-class NameSet:
+class NameSet(Struct, frozen=True):
     """The names that replace the name of a query's field. `many`: more than FEW, and `names` of pods has the
     first of them.
     """
@@ -136,8 +136,7 @@ class NameSet:
 NOTHING_CHOSEN: Final[Mapping[str, NameSet]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """What the store has: the classes of length of `holdings` and of `past` (None: there is no `past`), and
     the dictionary.
     """
@@ -147,8 +146,7 @@ class Content:
     encode: Encode = field(default=lambda text: text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(Struct, frozen=True):
     """A part of a query: a table with its index, its conditions, and what its rows are ordered by."""
 
     table: str

@@ -5,9 +5,10 @@ import sqlite3
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Self
+
+from msgspec.structs import replace
 
 from exporter.history import schema, sql
 from exporter.history.coverage import CoveredSpan

@@ -5,10 +5,10 @@ not been offered for some time (no_longer_offered).
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.mapping.anomalies import MAX_FACTS, find, listed, no_longer_offered
 from exporter.mapping.device_ids import IdReader, read_id

@@ -6,8 +6,9 @@ What List says wins: a missing pod keeps only what no listed container holds.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from exporter.mapping.model import (
     ClaimDevice,

@@ -10,9 +10,11 @@ waits. The memory is bounded: a plugin may list new ids each time.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.mapping.model import Device, DeviceKey, Snapshot
 
@@ -40,8 +42,7 @@ class RememberedDevice(NamedTuple):
 _NONE: Final[Mapping[DeviceKey, RememberedDevice]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """The memory after some snapshots. Immutable, so that a snapshot which is not believed leaves no trace.
 
     `devices` are those to remember, the same object while they do not change. `notes` say of which resources

@@ -5,10 +5,10 @@ what they made of them.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
@@ -58,8 +58,7 @@ class DeviceStatus(Struct, frozen=True):
     plugin: PluginStatus | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceStatuses:
+class DeviceStatuses(Struct, frozen=True, eq=False):
     """The statuses of a snapshot's devices, in its order, and what they were made of."""
 
     snapshot: Snapshot

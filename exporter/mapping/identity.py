@@ -18,7 +18,6 @@ All times are of one monotonic clock, in seconds.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -48,8 +47,7 @@ class Workload(NamedTuple):
 UNKNOWN: Final = Workload("", "")
 
 
-@dataclass(frozen=True, slots=True)
-class PodIdentity:
+class PodIdentity(Struct, frozen=True):
     """One pod as a source reports it. `labels` are the allowed ones, sorted. `created` is unix time.
 
     The `uid` of a static pod is the kubelet's own (the hash of its manifest), under which it allocates

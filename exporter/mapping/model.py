@@ -2,11 +2,10 @@
 
 Everything is sorted by key, so two answers with the same content give equal snapshots whatever their order.
 Keys are named tuples: a refresh hashes and sorts thousands of them, and a tuple's own hash and order are
-several times faster than a dataclass's.
+several times faster than a Struct's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, count, groupby
 from operator import is_not
@@ -14,7 +13,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from weakref import ReferenceType, ref
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import force_setattr, replace
 
 
 class DeviceKey(NamedTuple):
@@ -37,8 +37,7 @@ class Holder(NamedTuple):
     pod_uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """One device that is allocatable, held, reported by its plugin, or no longer offered.
 
     `parent` is the physical device behind a replica or a slice, "" for a whole device. `numa_nodes` is
@@ -89,8 +88,7 @@ class ClaimHolder(NamedTuple):
     claim: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimDevice:
+class ClaimDevice(Struct, frozen=True):
     """One claimed device with its holders and the names of its CDI devices."""
 
     key: ClaimDeviceKey
@@ -110,8 +108,7 @@ class PinnedMemory(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """A container that holds devices, claimed devices, exclusive CPUs or pinned memory.
 
     `devices` counts devices by resource. `numa_nodes` are the known nodes of its devices, CPUs and memory.
@@ -124,8 +121,7 @@ class Container:
     numa_nodes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceCounts:
+class ResourceCounts(Struct, frozen=True):
     """Counts of one resource's devices.
 
     `allocated` = held; `unhealthy` = known but not allocatable, held or not; `free` = allocatable without a
@@ -160,8 +156,7 @@ class Doubt(Struct, frozen=True):
     until: float
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, dict=True, weakref=True):
     """The devices of a node and their holders at one moment.
 
     `complete` is False if the kubelet does not serve GetAllocatableResources: then only held devices are
@@ -179,10 +174,6 @@ class Snapshot:
     unconfirmed: Mapping[PodKey, Doubt] = field(
         default_factory=lambda: MappingProxyType(dict[PodKey, Doubt]())
     )
-    _compared: tuple[ReferenceType["Snapshot"], Sequence[int] | None] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
-    """The snapshot that this one was compared with last, and the result: all steps of a refresh need it."""
 
     def with_devices(self, changed: Mapping[int, Device], rest: "Snapshot") -> "Snapshot":
         """`rest` with the devices of this snapshot, of which those at some indexes `changed`, but not their
@@ -193,8 +184,8 @@ class Snapshot:
             devices[index] = device
         found = replace(rest, devices=tuple(devices))
         pairs = [(self.devices[index], device) for index, device in changed.items()]
-        object.__setattr__(found, "_compared", (ref(self), sorted(changed)))
-        object.__setattr__(found, "_counts", _recounted(self._counts, pairs))
+        force_setattr(found, "_compared", (ref(self), sorted(changed)))
+        force_setattr(found, "_counts", _recounted(self._counts, pairs))
         return found
 
     def doubt(self, holder: Holder) -> Doubt | None:
@@ -224,7 +215,7 @@ class Snapshot:
         compared = self._compared
         if compared is None or compared[0]() is not old:
             compared = ref(old), _changed_at(old.devices, self.devices)
-            object.__setattr__(self, "_compared", compared)
+            force_setattr(self, "_compared", compared)
         return compared[1]
 
     def changed_since(self, old: "Snapshot") -> list[tuple[Device, Device]] | None:
@@ -233,8 +224,13 @@ class Snapshot:
         return None if indexes is None else [(old.devices[i], self.devices[i]) for i in indexes]
 
     @cached_property
+    def _compared(self) -> tuple[ReferenceType["Snapshot"], Sequence[int] | None] | None:
+        # The snapshot that this one was compared with last, and the result: all steps of a refresh need it.
+        return None
+
+    @cached_property
     def _counts(self) -> Mapping[str, ResourceCounts]:
-        # Several families, the page and the API read the counts. The cache is why this class has no slots.
+        # Several families, the page and the API read the counts.
         return {
             resource: _counted(list(group))
             for resource, group in groupby(self.devices, key=lambda device: device.key[0])
@@ -277,8 +273,7 @@ def _counted(devices: list[Device]) -> ResourceCounts:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Anomaly:
+class Anomaly(Struct, frozen=True):
     """One anomaly: its `kind` (docs/messages.md), the resource and device, the holder it affects, and the
     evidence in words. `device` is "" and `holder` None if it concerns a whole resource or no pod.
 
@@ -304,8 +299,7 @@ kubelet: an endpoint whose ListAndWatch stream ended is kept for five minutes, t
 """
 
 
-@dataclass(frozen=True, slots=True)
-class AdvertisedDevice:
+class AdvertisedDevice(Struct, frozen=True):
     """One device as its plugin reports it.
 
     `reason` says why it is unhealthy, "" if healthy or not given. `since` is the unix time of its last change
@@ -337,8 +331,7 @@ class AdvertisedResource(Struct, frozen=True):
         return self.registered and self.streams > 0
 
 
-@dataclass(frozen=True, slots=True)
-class PluginReport:
+class PluginReport(Struct, frozen=True):
     """The last report of one plugin.
 
     `source` is the plugin's address. `received_at` is the unix time at which this content first arrived, None
@@ -367,8 +360,7 @@ class ResourceReport(Struct, frozen=True):
     report: PluginReport
 
 
-@dataclass(frozen=True, slots=True)
-class PluginReports:
+class PluginReports(Struct, frozen=True):
     """The reports of all plugins, and their devices and resources together. Immutable.
 
     The kubelet decides what is allocatable. A report adds devices that the kubelet does not name (free and

@@ -11,8 +11,10 @@ YOUNG_SOCKET (refresh/loop.py). Times are of one monotonic clock, in seconds, un
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.mapping.identity import NEVER, PodView
 from exporter.mapping.model import Doubt, PodKey, Snapshot
@@ -37,8 +39,7 @@ node, without a pod source.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(Struct, frozen=True):
     """A restart of the kubelet, and what its Lists have named since.
 
     `at` is monotonic, `unix` the same moment in unix time. `idle`: pods of the API server that held nothing

@@ -15,11 +15,11 @@ as no longer offered.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.device_memory import RememberedDevice

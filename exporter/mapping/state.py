@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from exporter.mapping.device_status import DeviceStatus, DeviceStatuses, device_statuses
 from exporter.mapping.holdings import HeldSince, Holding
@@ -16,8 +18,7 @@ UNSETTLED: Final = "UNSETTLED"
 """Stands for a gRPC code: a List that a kubelet returned just after a restart is not believed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why the last refresh failed: the kubelet's method, the gRPC code's name, and a message.
 
     `since` is the unix time of the first failure in a row.
@@ -47,8 +48,7 @@ class Freshness(Enum):
     """The kubelet has not answered yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True, eq=False):
     """The state at one moment. Immutable: the refresh loop publishes a new one.
 
     `generation` grows by one whenever the snapshot, pods, starts, anomalies or plugin reports change.
@@ -73,13 +73,13 @@ class State:
     failure: Failure | None = None
     api_version: str = ""
     notes: tuple[str, ...] = ()
-    statuses: DeviceStatuses | None = field(default=None, repr=False, compare=False)
+    statuses: DeviceStatuses | None = None
 
     def __post_init__(self) -> None:
         parts = (self.snapshot, self.since, self.pods, self.advertised)
         if self.statuses is None or not self.statuses.is_of(*parts):
             # The refresh loop brings them; a state that is put together by hand has none yet.
-            object.__setattr__(self, "statuses", device_statuses(*parts))
+            force_setattr(self, "statuses", device_statuses(*parts))
 
     @property
     def devices(self) -> tuple[DeviceStatus, ...]:
@@ -110,8 +110,7 @@ class State:
         return Freshness.FRESH if self.failure is None else Freshness.AGEING
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """A state at unix time `now`, on `node`; stale when older than `stale_after` seconds."""
 
     state: State

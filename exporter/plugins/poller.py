@@ -7,11 +7,11 @@ plugin is kept for as long as the kubelet keeps its endpoint, then dropped. Noth
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from msgspec import Struct, field, structs
+from msgspec.structs import replace
 
 from exporter.mapping.model import (
     FORGOTTEN_AFTER,

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Final, Literal
 
 import grpc
+from msgspec.structs import replace
 
 from exporter.mapping.holdings import OpenHoldings
 from exporter.mapping.identity import NEVER, Poll

@@ -8,13 +8,14 @@ after a restart leaves out (restart_guard, carried), find anomalies (anomaly_tra
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from google.protobuf.message import DecodeError
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.carried import carry_over
@@ -39,8 +40,7 @@ from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.podresources import KubeletError, Raw, decode_allocatable, undecodable
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """The content of a good answer. `changes` is None if the holdings are those of the answer before.
 
     `pods` are the identities of holders with a proven uid. `advertised` are the plugin reports used.
@@ -59,8 +59,7 @@ class Update:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """One decoded answer, and the pods and reports that it is read with.
 
     `offered` is `allocatable`, with devices that count as allocatable besides. `restart` is the kubelet's
@@ -338,11 +337,13 @@ class SnapshotPipeline:
 
 def _comparable(raw: Raw) -> Raw:
     """What is kept of an answer to recognise the same bytes: a digest of a large one."""
-    listed = _digested(raw.listed)
-    allocatable = None if raw.allocatable is None else _digested(raw.allocatable)
-    if listed is raw.listed and allocatable is raw.allocatable:
-        return raw
-    return replace(raw, listed=listed, allocatable=allocatable)
+    return replace(
+        raw,
+        listed=_digested(raw.listed),
+        allocatable=None if raw.allocatable is None else _digested(raw.allocatable),
+        allocatable_error=None,
+        socket_age=None,
+    )
 
 
 def _digested(data: bytes) -> bytes:

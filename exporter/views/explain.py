@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.mapping.anomalies import listed, pods_of
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
@@ -69,8 +70,7 @@ class AmbiguousDevice(ValueError):  # noqa: N818 -- a wrong use
         self.devices = devices
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class DeviceFacts(Struct, frozen=True):
     """The facts about the object that an id names.
 
     `key.resource` is "" unless `subject` is DEVICE, and so `device` is None. `health` of a parent is the

@@ -1,8 +1,10 @@
 """Health of a device, and of the physical device behind shares or slices. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.mapping.anomalies import listed
 from exporter.mapping.model import Anomaly, Device
@@ -13,8 +15,7 @@ NOT_OFFERED: Final = "no longer offered"
 """The words for a device that no answer names any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
+class DeviceHealth(Struct, frozen=True):
     """A device's health: `kind` is healthy, unhealthy or unknown. `words` and `reason` say why ("" without a
     reason), `since` is unix time, `source` names who reports it.
     """

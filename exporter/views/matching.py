@@ -9,9 +9,10 @@ status page and below /api/v1/pods, a claimed device's driver counts as its reso
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
+
+from msgspec.structs import replace
 
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (

@@ -12,12 +12,12 @@ and "..", which browsers resolve even as %2E) has a "~" before it, and so has a 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from exporter.history.query import LIMIT, MAX_LIMIT, HistoryQuery, read_cursor
 from exporter.views.paging import ALL, Paging
@@ -55,8 +55,7 @@ class StateFilter(StrEnum):
     UNHEALTHY = "unhealthy"
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
+class Filters(Struct, frozen=True):
     """Which items to keep; "" and None keep all.
 
     `q`, `pod` and `device` match part of a text, case-insensitive; all others match whole names.
@@ -120,8 +119,7 @@ class RowGroup(StrEnum):
     """The holding pod; free devices come last."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageQuery:
+class PageQuery(Struct, frozen=True):
     """The status page's address: filters, sort order (None: default), groups, page number (from 1)."""
 
     filters: Filters = field(default_factory=Filters)
@@ -239,7 +237,9 @@ def _instead(name: str, known: tuple[str, ...]) -> str:
 
 
 def _filters(found: Mapping[str, str]) -> Filters:
-    texts = {f.name: visible(found[f.name].strip(), limit=8192) for f in fields(Filters) if f.name in found}
+    texts = {
+        name: visible(found[name].strip(), limit=8192) for name in Filters.__struct_fields__ if name in found
+    }
     state = texts.pop("state", "")
     if texts.get("kind") and texts["kind"] not in KINDS:
         raise QueryError("kind", texts["kind"], f"one of {', '.join(KINDS)}")

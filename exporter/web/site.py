@@ -1,12 +1,11 @@
 """Everything that the HTTP application depends on, and the freshness of the mapping in words."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from hashlib import blake2s
 from secrets import token_hex
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.mapping.device_ids import IdReader, read_id
@@ -53,8 +52,7 @@ class _LastTag:
         return self._tag
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """The dependencies of the pages and the API. Times are in seconds; `clock` returns unix time.
 
     `triggers` returns what makes the exporter refresh, in words. `reader` reads device ids. `cpu_nodes` maps
@@ -75,7 +73,7 @@ class Site:
     cpu_nodes: Mapping[int, int] = field(default_factory=dict[int, int])
     run: str = field(default_factory=lambda: token_hex(4))
     bodies: ListBodies = field(default_factory=ListBodies)
-    _last_tag: _LastTag = field(default_factory=_LastTag, init=False, repr=False, compare=False)
+    _last_tag: _LastTag = field(default_factory=_LastTag)
 
     def moment(self) -> Moment:
         """The current state, now."""

@@ -5,10 +5,11 @@ key at all levels, other values replace the preset's, and a key without a value 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Final
+
+from msgspec.structs import replace
 
 from plugin.config import model
 from plugin.config.compile import compile_resource

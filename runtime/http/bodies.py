@@ -4,10 +4,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
+from msgspec import Struct
+from msgspec.structs import replace
 
 T = TypeVar("T")
 
@@ -17,8 +18,7 @@ BUDGET: Final = 64 << 20
 """Bytes of large answers that are being sent."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Body:
+class Body(Struct, frozen=True, eq=False):
     """The bytes of an answer in pieces, which other bodies may share.
 
     `key` identifies the answer: while it is being sent, others that ask for the same are sent the same.

@@ -3,11 +3,11 @@
 import errno
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from exporter.main import needs as exporter_needs
 from harness.manifests import COMPONENTS, DEPLOY, kustomize, objects

@@ -9,10 +9,11 @@ sample is an error: its labels would be unknown.
 import asyncio
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.history.archive import HistoryStatus

@@ -6,9 +6,11 @@ past three a GPU falls off the bus under the pod that holds it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from exporter.history.record import present
 from exporter.mapping.anomalies import find

@@ -87,6 +87,7 @@ _ADDRESSES = st.builds(
     ListenAddress,
     host=st.none() | _NAMES | st.ip_addresses(v=4).map(str) | st.ip_addresses(v=6).map(str),
     port=st.integers(0, 65535),
+    path=st.none(),
 ) | st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), min_size=1).map(
     lambda text: ListenAddress(path=Path(text))
 )

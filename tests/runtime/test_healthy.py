@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -129,7 +128,7 @@ async def test_a_unix_socket_is_probed_as_well() -> None:
             assert address.path is not None
             address.path.rename(address.path.with_name("kept"))
         # Python 3.13 and newer remove the socket of a server that ends; a killed one's stays.
-        left = replace(address, path=address.path.with_name("kept"))
+        left = address._replace(path=address.path.with_name("kept"))
         assert "Connection refused" in await verdict(ProbeTarget(left))
 
 

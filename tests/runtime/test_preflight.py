@@ -2,12 +2,12 @@
 
 import errno
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from runtime.preflight import (
     LEAST_FREE,

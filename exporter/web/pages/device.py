@@ -1,8 +1,10 @@
 """The pages of one device and of one claimed device: holders, health, facts, relatives, and past. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
@@ -43,8 +45,7 @@ ClaimName = tuple[str, str, str]
 """Driver, pool and device."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFamily:
+class DeviceFamily(Struct, frozen=True):
     """Devices of one physical device, and `more` that are left out."""
 
     heading: str
@@ -52,8 +53,7 @@ class DeviceFamily:
     more: int
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePage:
+class DevicePage(Struct, frozen=True):
     """What device.html shows, of all `holders` at most HOLDERS. `what` says what it is. `divided`: the
     kubelet lists only its parts, which come first then. A device that only history has is `kind` gone.
     `asked` are the hidden fields of the form that queries history.
@@ -286,8 +286,7 @@ def _sentence(words: str) -> str:
 # --- claimed devices ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimPage:
+class ClaimPage(Struct, frozen=True):
     """What claim.html shows: the device's driver, pool and id, and its present shares with their holders."""
 
     frame: parts.Frame

@@ -7,7 +7,6 @@ import gzip
 import math
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,6 +14,8 @@ from typing import Any, Final, TypeVar
 from aiohttp import hdrs, web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.history.query import MAX_LIMIT, HistoryQuery
 from exporter.history.record import bounded
@@ -88,8 +89,7 @@ _MadePage = tuple[DevicePage | PodPage | ClaimPage | NotFound, Moment, HistoryAn
 _MakePage = Callable[[web.Request], Awaitable[_MadePage]]
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedRow:
+class RenderedRow(Struct, frozen=True):
     """A row, its HTML with placeholders for ages, and its inputs."""
 
     inputs: tuple[object, ...]
@@ -159,8 +159,7 @@ class Templates:
             context.vars.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class _KeptPage:
+class _KeptPage(Struct, frozen=True):
     """A status page with placeholders for ages, and filled for one second. `key` identifies its content."""
 
     key: tuple[str, float | None, int]

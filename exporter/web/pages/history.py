@@ -1,9 +1,10 @@
 """The history page: who held what, in a range or at a moment. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
+
+from msgspec import Struct, field
 
 from exporter.history.devices import DeviceAt
 from exporter.history.query import (
@@ -63,8 +64,7 @@ _STEPS: Final = {
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryForm:
+class HistoryForm(Struct, frozen=True):
     """The input by parameter; the range `span`; the moment `at`, None for a range; and the query, None where
     there are `problems`, by parameter ("" for the whole address).
     """
@@ -143,16 +143,14 @@ def _read(read: Callable[[], Value], problems: dict[str, str]) -> Value | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class MatchNote:
+class MatchNote(Struct, frozen=True):
     """How a typed name was matched, in `words`, and links to the whole names."""
 
     words: str
     choices: tuple[PageChoice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryPage:
+class HistoryPage(Struct, frozen=True):
     """What history.html shows. `at` is the queried moment, None for a range; `choices` are the names that
     each field suggests; `ranges` and `around` are other times; `past` is None for an invalid query. `unheld`
     are the devices that no pod held at the moment, `unheld_words` counts all of them.

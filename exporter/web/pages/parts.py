@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha1
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
@@ -39,8 +40,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FreshnessBanner:
+class FreshnessBanner(Struct, frozen=True):
     """The mapping's freshness: `level` is ok, warn or bad; `headline` is steady while nothing changes.
     `failing` is the failing kubelet method ("" for none), `since` when, `problem` why.
     """
@@ -60,8 +60,7 @@ class FreshnessBanner:
         return self.level != "bad"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """What every page has, and what its template asks about the moment. `seconds` as in `stamp`."""
 
     moment: Moment
@@ -104,8 +103,7 @@ class Frame:
         return workload(self.moment.state.pods, holder)
 
 
-@dataclass(frozen=True, slots=True)
-class PageChoice:
+class PageChoice(Struct, frozen=True):
     """One of several links or options: its address or value, and its label."""
 
     value: str
@@ -113,8 +111,7 @@ class PageChoice:
     selected: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """A name and a value, with a link, a source, and the text to copy, each "" for none; `at` for a time."""
 
     name: str
@@ -125,8 +122,7 @@ class Fact:
     at: Stamp | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
+class Suggestion(Struct, frozen=True):
     """An object with a similar name."""
 
     name: Text
@@ -134,8 +130,7 @@ class Suggestion:
     of: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NotFound:
+class NotFound(Struct, frozen=True):
     """Nothing has this name: why, and objects with similar names."""
 
     headline: str
@@ -152,8 +147,7 @@ def not_known_yet(name: str) -> NotFound:
     return NotFound("Not known yet", text(name, limit=ID_LENGTH), "The kubelet has not answered yet.")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """An anomaly as a sentence: texts, each with the address of the object that it names ("" for none).
     `address` shows the affected rows; `key` is stable while the anomaly lasts.
     """
@@ -170,8 +164,7 @@ class Finding:
         return "".join(shown for shown, _ in self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class FindingList:
+class FindingList(Struct, frozen=True):
     """Findings, and how many are left out."""
 
     shown: tuple[Finding, ...] = ()

@@ -1,9 +1,10 @@
 """Holdings of the past, as pages show them: a table, a drawing, and the gaps in observation. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Final
+
+from msgspec import Struct, field
 
 from exporter.history.coverage import CoverageGap, GapReason
 from exporter.history.query import HistoryResult
@@ -30,8 +31,7 @@ _ONGOING: Final = (GapReason.SILENT, GapReason.PAUSED, GapReason.DOWN, GapReason
 """Gaps that may last until now."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeRange:
+class TimeRange(Struct, frozen=True):
     """A time range (unix). `label` is that of a preset, "" for a typed range."""
 
     since: float
@@ -39,8 +39,7 @@ class TimeRange:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryAnswer:
+class HistoryAnswer(Struct, frozen=True):
     """History's answer: `found`, or None and the `trouble` in words. Where there are older holdings, `before`
     are those of the moment at which the oldest of `found` began.
     """
@@ -57,8 +56,7 @@ class HistoryAnswer:
         return self.found.rows[-1].low
 
 
-@dataclass(frozen=True, slots=True)
-class PastSection:
+class PastSection(Struct, frozen=True):
     """The past from `since` to `until`. `trouble` says why there is no answer, `behind` why the answer may be
     incomplete. `reach` is the beginning of history. `more` is the address of further holdings ("" for none),
     `whole` of all. `drawn_since` and `drawn_until` are the ends of a drawing of a part of that time.

@@ -7,8 +7,10 @@ two pods.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.identity import PodIdentity
@@ -49,8 +51,7 @@ _SHOWN: Final = 34
 # --- where it is ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NumaItem:
+class NumaItem(Struct, frozen=True):
     """A device, a claimed device, CPUs or memory (`kind`: device, claimed, cpus, memory) of a container, and
     its NUMA nodes; none where they are unknown.
     """
@@ -68,8 +69,7 @@ class NumaItem:
         return text(self.name, limit=_SHOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedItem:
+class PlacedItem(Struct, frozen=True):
     """An item in a box: `y` and `height` in pixels; `cells` are its CPUs (x, y, number)."""
 
     key: str
@@ -79,8 +79,7 @@ class PlacedItem:
     cells: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NumaBox:
+class NumaBox(Struct, frozen=True):
     """A NUMA node, the items on several nodes, or those on an unknown node; `left_out` items do not fit."""
 
     key: str
@@ -91,8 +90,7 @@ class NumaBox:
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """Whether a container is on one NUMA node: `kind` is aligned, split or unknown; why, in `words`."""
 
     key: str
@@ -101,8 +99,7 @@ class Alignment:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class NumaPicture:
+class NumaPicture(Struct, frozen=True):
     """The drawing and the words."""
 
     boxes: tuple[NumaBox, ...]
@@ -246,8 +243,7 @@ def _names(items: Iterable[NumaItem]) -> str:
 # --- pods of one name -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PodLife:
+class PodLife(Struct, frozen=True):
     """One pod of a name: its `uid` ("" if unknown), and its holdings, the newest first. `present`: it is on
     the node now.
     """
@@ -300,8 +296,7 @@ def _life_order(life: PodLife) -> tuple[bool, float, float]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LifeSection:
+class LifeSection(Struct, frozen=True):
     """One pod of the name on the page: `anchor` is its place, `number` counts from the first known pod.
     `newer` and `older` are the anchors of its neighbours.
     """
@@ -314,8 +309,7 @@ class LifeSection:
     older: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerBox:
+class ContainerBox(Struct, frozen=True):
     """One container, and the devices and claimed devices that it holds."""
 
     container: Container
@@ -323,8 +317,7 @@ class ContainerBox:
     claimed: tuple[tuple[ClaimDevice, ClaimHolder], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PodPage:
+class PodPage(Struct, frozen=True):
     """What pod.html shows. `kind` is held, unhealthy, or gone: no pod of the name holds anything now, and
     `containers` are empty.
     """

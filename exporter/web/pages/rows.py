@@ -1,9 +1,10 @@
 """The status page's rows: devices and claimed devices, their order, and their groups. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.model import AdvertisedDevice, ClaimDevice, Device, Holder, PodKey
@@ -37,8 +38,7 @@ ClusterKey = tuple[str, ...]
 """() for ungrouped rows; ("device", domain, id), ("pod", namespace, name), or ("free",)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowItem:
+class RowItem(Struct, frozen=True):
     """The subject of one row: a device or a claimed device, with the holders of `pod` alone where given."""
 
     item: Device | ClaimDevice
@@ -140,8 +140,7 @@ def _since_key(row: RowItem, since: Mapping[Holding, HeldSince]) -> SortKey:
 # --- groups ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """Rows of one group: `every` one, and those `shown` on this page; `continued` from the page before."""
 
     key: ClusterKey
@@ -206,8 +205,7 @@ def _cluster_key(row: RowItem, group: RowGroup) -> ClusterKey:
 # --- what a row shows -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """What one row shows. The id is `stem` and `tail` where it begins with its parent's or its pool's name,
     else `tail` alone; `whole` is the uncut id. `parent` is set only where the id does not contain it.
 

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.mapping.model import ClaimDevice, Container, Device, ResourceCounts, Snapshot
 from exporter.mapping.state import Freshness, Moment, State
@@ -56,8 +58,7 @@ folding.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Struct, frozen=True):
     """A column's heading. `address` sorts by the column, then descending, then in the default order; "" for
     an unsortable column. `order` is ascending, descending, or "".
     """
@@ -68,8 +69,7 @@ class Heading:
     order: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupHeader:
+class GroupHeader(Struct, frozen=True):
     """A group's heading: `kind` is device, pod or free; `name`, after `before`, with its page `address`; its
     owner `of`; and its rows counted in words.
     """
@@ -84,8 +84,7 @@ class GroupHeader:
     of: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceRow:
+class ResourceRow(Struct, frozen=True):
     """One resource's counts; `bars` are (x, width, state). `alarming`: a device is unhealthy, or all are
     gone.
     """
@@ -99,8 +98,7 @@ class ResourceRow:
     selected: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceList:
+class ResourceList(Struct, frozen=True):
     """Every resource: those in view, those folded away, and a summary of these."""
 
     first: tuple[ResourceRow, ...] = ()
@@ -108,8 +106,7 @@ class ResourceList:
     summary: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StatusPage:
+class StatusPage(Struct, frozen=True):
     """What status.html shows. Rows are rendered of `sections`: a heading (None for ungrouped rows) and items.
     Addresses of other pages are "" where there are none. `containers` is None where no container has
     exclusive CPUs or pinned memory.

@@ -10,10 +10,11 @@ style sheet shows the one of the present width (facts.css has the same widths).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from unicodedata import east_asian_width
+
+from msgspec import Struct
 
 from exporter.history.coverage import CoverageGap, GapReason
 
@@ -48,8 +49,7 @@ _MIN_WIDTH: Final = 0.35
 """Percent of the width that a bar takes at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """One holding to draw, in unix times.
 
     It began after `earliest` (None: unknown), was observed from `since` to `until`, and had ended by
@@ -70,8 +70,7 @@ class Stretch:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """A lane of bars: its name ("" for none), and its address."""
 
     key: str
@@ -79,16 +78,14 @@ class Lane:
     href: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A part of the width, in percent, as text."""
 
     x: str
     width: str
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """A name: `x` in percent, `dx` pixels beside it, anchored at its `start` or `end`, `inside` its bar or
     beside it.
     """
@@ -100,8 +97,7 @@ class Label:
     inside: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One holding: `y` in pixels, the certain part (None: nothing), the uncertain parts, its `edges` in
     percent, and its labels, each with the classes of its widths.
     """
@@ -115,8 +111,7 @@ class Bar:
     labels: tuple[tuple[Label, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """A time on the axis: its place in percent, its label and the label's anchor. `whole`: a day begins."""
 
     x: str
@@ -125,8 +120,7 @@ class Tick:
     whole: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """The drawing. `headers` are lanes and their y; `shades` are gaps and their reasons; `foot` is the y of
     the axis; `wide` and `narrow` are its ticks; `now` and `mark` are in percent, "" outside the range.
     """

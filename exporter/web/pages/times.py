@@ -6,9 +6,10 @@ text from outside contains by then (exporter.views.wording.spelled).
 """
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.history.coverage import GapReason
 from exporter.history.record import AT_ONCE_WITHIN, Bound, Certainty, HoldingRow
@@ -40,8 +41,7 @@ _WHY: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(Struct, frozen=True):
     """A time: RFC 3339, for the clock (UTC), and its age. `exact` false: then or earlier. `seconds`: the
     clock always has seconds.
     """
@@ -53,8 +53,7 @@ class Stamp:
     seconds: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HoldingEnd:
+class HoldingEnd(Struct, frozen=True):
     """The start or the end of a holding: `word` before the time ("" for an exact time), the time `at`, the
     time `until` where it is a span, and `why` it is not exact.
     """

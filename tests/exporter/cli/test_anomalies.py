@@ -1,9 +1,9 @@
 """devicelens anomalies, against an exporter."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.mapping.model import Anomaly, Holder
 from exporter.mapping.state import State

@@ -1,12 +1,12 @@
 """devicelens explain: the command, against an exporter and against a kubelet."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from click.testing import Result
+from msgspec.structs import replace
 
 from exporter.cli.explain import parse_device
 from exporter.mapping.model import AdvertisedDevice, Holder

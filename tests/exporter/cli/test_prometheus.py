@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from click.testing import Result
 from msgspec.json import encode
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.cli.prometheus import InstantSample, read_series

@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from exporter.cli.common import NoMatchError, OutputFlags, as_json, warn_unless_fresh

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from io import StringIO
 
@@ -14,6 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from msgspec import structs
+from msgspec.structs import replace
 
 from exporter.cli.common import AskError, OutputFlags
 from exporter.cli.select import HolderQuery, MappingAnswer, NamespacedPod, NodeDocument

@@ -6,11 +6,11 @@ import socket
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, web
+from msgspec.structs import replace
 
 from exporter.mapping.model import Device, DeviceKey, Snapshot
 from exporter.mapping.state import Failure, State

@@ -1,9 +1,9 @@
 """exporter.history.feed: polls that record what changed leave the same journal as polls that record all."""
 
-from dataclasses import dataclass, replace
-
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.history.coverage import PollRecord, PollSequence, PollTimes
 from exporter.history.feed import HistoryFeed, all_holdings, changed_holdings
@@ -28,8 +28,7 @@ DOUBT = 10.0
 _PODS = "pq"
 
 
-@dataclass(frozen=True)
-class _Shown:
+class _Shown(Struct, frozen=True):
     """What a state has: the pods that hold each device and the claim, and which devices there are."""
 
     holders: tuple[str, ...]

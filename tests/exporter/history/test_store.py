@@ -5,7 +5,6 @@ import sqlite3
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.history import schema, sql
 from exporter.history.coverage import CoveredSpan, GapReason

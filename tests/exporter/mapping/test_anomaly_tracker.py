@@ -1,6 +1,6 @@
 """exporter.mapping.anomaly_tracker: since when an anomaly lasts, and those that depend on time."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Holder, PluginReports, Snapshot

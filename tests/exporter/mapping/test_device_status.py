@@ -1,10 +1,10 @@
 """exporter.mapping.device_status: statuses made from those before equal statuses made anew."""
 
-from dataclasses import replace
 from types import MappingProxyType
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
 from exporter.mapping.holdings import Holding, HoldingTracker, OpenHolding

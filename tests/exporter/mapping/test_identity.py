@@ -1,11 +1,12 @@
 """exporter.mapping.identity: when a uid is proven, continued or in doubt."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.mapping.holdings import HoldingTracker
 from exporter.mapping.identity import (

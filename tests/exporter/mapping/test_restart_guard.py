@@ -1,8 +1,7 @@
 """exporter.mapping.restart_guard: for how long a pod that List leaves out is not believed gone."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from exporter.mapping.identity import API_SYNC, PodIdentity, PodRegistry
 from exporter.mapping.model import Container, Doubt, Holder, Snapshot

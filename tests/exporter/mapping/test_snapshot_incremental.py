@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.device_memory import RememberedDevice

@@ -1,11 +1,12 @@
 """exporter.metrics.families: the families of devices."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prometheus_client import Metric
 from prometheus_client.exposition import generate_latest as plain_text
 from prometheus_client.openmetrics.exposition import generate_latest as plain_openmetrics

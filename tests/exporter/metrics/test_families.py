@@ -1,11 +1,11 @@
 """exporter.metrics.families and process: pods, unconfirmed holders, history."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 

@@ -7,9 +7,10 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.mapping.identity import PodIdentity, Poll, proven
 from exporter.mapping.model import Container, Holder, Snapshot

@@ -10,11 +10,12 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.mapping import anomaly_tracker, restart_guard
 from exporter.mapping.holdings import HoldingChanges

@@ -3,7 +3,6 @@
 
 import gzip
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.mapping.device_status import device_statuses
 from exporter.mapping.holdings import HoldingTracker

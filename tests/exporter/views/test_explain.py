@@ -1,11 +1,11 @@
 """exporter.views.explain: the device that an id means, and the sentences about it."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.mapping.anomalies import find, no_longer_offered
 from exporter.mapping.device_ids import BUILT_IN_RULES, DeviceKind, IdReader, read_id, rule

@@ -1,10 +1,9 @@
 """exporter.views.verdict and exporter.views.health: the worst that is known, in a severity and a sentence."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.mapping.device_ids import read_id
 from exporter.mapping.model import (

@@ -1,7 +1,6 @@
 """An exporter's application over states that the test publishes, and a browser."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import pytest_asyncio
 from aiohttp.test_utils import TestClient, TestServer
 from jinja2 import Environment, FileSystemBytecodeCache
+from msgspec.structs import replace
 from playwright.async_api import Browser, ConsoleMessage, Error, Page
 
 from exporter.history.record import HoldingFacts, HoldingKey

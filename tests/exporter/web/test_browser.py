@@ -4,12 +4,12 @@ by mouse, by keyboard, and without JavaScript.
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from aiohttp.test_utils import TestServer
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped] # it has no types
+from msgspec.structs import replace
 from playwright.async_api import Browser, Page, Route, expect
 
 from exporter.mapping.holdings import HeldSince
@@ -30,7 +30,7 @@ DEVICE = "/devices/nvidia.com/gpu/GPU-0"
 
 def with_device(found: Snapshot, name: str, **changes: object) -> Snapshot:
     """`found` with one device changed."""
-    devices = (replace(d, **changes) if d.key.device == name else d for d in found.devices)  # type: ignore[arg-type]
+    devices = (replace(d, **changes) if d.key.device == name else d for d in found.devices)
     return replace(found, devices=tuple(devices))
 
 

@@ -5,13 +5,13 @@ hidden characters spelled out.
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.identity import PodIdentity, Workload

@@ -3,11 +3,11 @@
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.mapping.model import Doubt
 from exporter.mapping.state import Failure, State

@@ -1,7 +1,6 @@
 """What every address of the API has in common: headers, HEAD, tags, negotiation, errors, schemas."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.history.record import HoldingFacts
 from exporter.mapping.state import Failure

@@ -1,12 +1,12 @@
 """The documents of /api/v1 except history: what they say of the mapping, of plugins, and of one device."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from msgspec.structs import replace
 
 from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, rule
 from exporter.mapping.identity import PodIdentity, Workload

@@ -1,7 +1,6 @@
 """/api/v1/history: holdings with their bounds, certainty, and gaps in observation."""
 
 from contextlib import suppress
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.history.record import HoldingFacts
 from exporter.mapping.state import State

@@ -4,12 +4,12 @@ import asyncio
 import gc
 import itertools
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from jinja2.runtime import Context
+from msgspec.structs import replace
 
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey

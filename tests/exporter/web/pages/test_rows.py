@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.mapping.holdings import HeldSince, Holding, holdings
 from exporter.mapping.identity import PodIdentity, Workload

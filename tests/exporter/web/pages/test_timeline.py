@@ -1,12 +1,12 @@
 """The drawing: certain parts are solid, uncertain ones are not, and nothing leaves its place."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.history.coverage import CoverageGap, GapReason
 from exporter.web.pages.timeline import (
