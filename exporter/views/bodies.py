@@ -128,8 +128,9 @@ class ListBodies:
 
     def _by_run(self, state: State) -> list[tuple[tuple[str, ...], Sequence[PodStatus]]]:
         """The pods in runs."""
-        self._pods = pod_statuses(state, self._pods)
-        return runs(tuple(self._pods.values()), lambda pod: pod.key, _RUN)
+        # Kept in a variable: another thread may make the pods of another state meanwhile.
+        pods = self._pods = pod_statuses(state, self._pods)
+        return runs(tuple(pods.values()), lambda pod: pod.key, _RUN)
 
 
 def _no_devices(moment: Moment) -> ListEnvelope:

@@ -152,6 +152,32 @@ def test_only_what_was_asked_for_lately_is_made() -> None:
     assert not ready("devices", second), "its memory is free"
 
 
+def test_pods_are_those_of_the_state_though_a_refresh_goes_on_meanwhile() -> None:
+    refresh = list[Callable[[], object]]()
+
+    class Interrupted(ListBodies):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "_pods" and refresh:
+                refresh.pop()()
+
+    clock, states = SimpleNamespace(now=0.0), States()
+    found, first, second = Interrupted(lambda: clock.now), states.next(_node(3)), states.next(_node(5))
+    whole = found.find("pods")
+    assert whole is not None
+
+    def forget() -> None:
+        clock.now += LATELY + 1
+        found.prepare(second)
+
+    for meanwhile in (lambda: whole.made(second), forget):
+        whole.forget()
+        refresh.append(meanwhile)
+        body = whole.made(first)
+        assert not refresh
+        assert b"".join(body.text(_moment(first))) == encode(documents.pods(_moment(first)))
+
+
 def test_a_body_that_is_very_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "KEPT_BYTES", 1000)
     whole, state = ListBodies().find("devices"), States().next(_node(5))
