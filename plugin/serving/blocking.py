@@ -7,77 +7,93 @@ daemon it delays neither the process nor its end. The number of abandoned thread
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
-class WorkerThread(threading.Thread):
-    """Runs calls one after another, and ends after `linger` seconds without one."""
+class Call(Generic[T]):
+    """A call in a thread. `ended`: it has returned or raised, or was given up before it began."""
 
-    def __init__(self, linger: float = 0.0) -> None:
-        super().__init__(name="blocking", daemon=True)
-        self._linger = linger
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._ended = False
+    _result: T
 
-    def take(self, call: Callable[[], T]) -> Future[T] | None:
-        """Queue a call; None if the thread has ended."""
-        result: Future[T] = Future()
-        with self._lock:
-            if self._ended:
-                return None
-            self._calls.put((result, call))
-            if self.ident is None:
-                self.start()
-        return result
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function: Callable[[], T] | None = function
+        self._error: BaseException | None = None
+        self._on_end: Callable[[], object] | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+        self.ended = False
 
-    def leave(self) -> None:
-        """End after the current call."""
-        self._linger = 0.0
+    def run(self, before_end: Callable[[], None]) -> None:
+        """Run it in this thread, call `before_end`, then wake whoever waits for it."""
+        try:
+            if (function := self._function) is not None:
+                self._result = function()
+        except BaseException as error:  # noqa: BLE001 -- raised again where it is awaited
+            self._error = error
+        before_end()
+        self.ended = True
+        self._running.release()
+        if (on_end := self._on_end) is not None:
+            with suppress(RuntimeError):  # the event loop is closed
+                on_end()
 
-    def run(self) -> None:
-        """Run the queued calls, and wait for further ones."""
-        while not self._end():
-            with suppress(Empty):
-                while True:
-                    result, call = self._calls.get(timeout=self._linger)
-                    if not result.set_running_or_notify_cancel():
-                        continue
-                    try:
-                        result.set_result(call())
-                    except BaseException as error:  # noqa: BLE001 -- raised again where it is awaited
-                        result.set_exception(error)
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it ends so soon. Blocks until then. To be called once."""
+        return self._running.acquire(timeout=seconds)
 
-    def _end(self) -> bool:
-        """Whether the queue is empty; then no call is accepted any more."""
-        with self._lock:
-            self._ended = self._calls.empty()
-            return self._ended
+    async def wait(self) -> None:
+        """Wait for its end. If that is cancelled before the call has begun, it does not begin."""
+        loop, end = asyncio.get_running_loop(), asyncio.Event()
+        self._on_end = lambda: loop.call_soon_threadsafe(end.set)
+        try:
+            if not self.ended:  # asked after `_on_end` is set: the thread does it the other way round
+                await end.wait()
+        finally:
+            self._function = self._on_end = None
+
+    def result(self) -> T:
+        """What it returned. Raises its exception."""
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
-def begin(call: Callable[[], T], idle: list[WorkerThread], linger: float) -> tuple[WorkerThread, Future[T]]:
-    """Start a call in one of the `idle` threads, otherwise in a new one."""
+Calls = SimpleQueue[Call[Any]]
+"""The calls of one thread."""
+
+
+def _run_calls(calls: Calls, idle: list[Calls], linger: float) -> None:
+    """Run calls one after another, and end after `linger` seconds without one.
+
+    While the thread waits, `calls` are in `idle`. Either this thread or one that has a call removes them.
+    """
     while True:
-        thread = idle.pop() if idle else WorkerThread(linger)
-        result = thread.take(call)
-        if result is not None:
-            return thread, result
+        try:
+            call = calls.get(timeout=linger)
+        except Empty:
+            with suppress(ValueError):  # removed already: a call is on its way
+                idle.remove(calls)
+                return
+        else:
+            call.run(lambda: idle.append(calls))
+            del call
 
 
-def _ends_within(begun: Future[T], seconds: float) -> bool:
-    """Whether a call ends so soon. Blocks the event loop until then."""
-    if not seconds:
-        return False
+def begin(function: Callable[[], T], idle: list[Calls], linger: float) -> Call[T]:
+    """Start a call in one of the `idle` threads, otherwise in a new one."""
+    call = Call(function)
     try:
-        begun.exception(seconds)
-    except TimeoutError:
-        return False
-    return True
+        idle.pop().put(call)
+    except IndexError:
+        calls = Calls()
+        calls.put(call)
+        thread = threading.Thread(target=_run_calls, args=(calls, idle, linger), name="blocking", daemon=True)
+        thread.start()
+    return call
 
 
 class StuckError(Exception):
@@ -98,26 +114,20 @@ class Offload:
         self._most = most
         self._linger = linger
         self._in_place = in_place
-        self._idle: list[WorkerThread] = []
-        self._stuck: set[WorkerThread] = set()
+        self._idle: list[Calls] = []
+        self._stuck: list[Call[Any]] = []
 
-    async def run(self, call: Callable[[], T], *, limit: float) -> T:
-        """Run `call()` in a thread. Raises its exception, and StuckError after `limit` seconds."""
-        self._stuck = {stuck for stuck in self._stuck if stuck.is_alive()}
+    async def run(self, function: Callable[[], T], *, limit: float) -> T:
+        """Run `function()` in a thread. Raises its exception, and StuckError after `limit` seconds."""
+        self._stuck = [call for call in self._stuck if not call.ended]
         if len(self._stuck) >= self._most:
             raise StuckError("an earlier call still hangs")
-        thread, begun = begin(call, self._idle, self._linger)
-        result = begun if _ends_within(begun, self._in_place) else asyncio.wrap_future(begun)
-        try:
-            if isinstance(result, asyncio.Future):
-                # Not asyncio.timeout: the call itself may raise TimeoutError.
-                await asyncio.wait({result}, timeout=limit)
-            if not result.done():
-                thread.leave()
-                self._stuck.add(thread)
-                raise StuckError(f"no answer within {limit:g} s")
-        finally:
-            result.cancel()
-        if self._linger:
-            self._idle.append(thread)
-        return result.result()
+        call = begin(function, self._idle, self._linger)
+        if not call.ends_within(self._in_place):
+            try:
+                async with asyncio.timeout(limit):
+                    await call.wait()
+            except TimeoutError:
+                self._stuck.append(call)
+                raise StuckError(f"no answer within {limit:g} s") from None
+        return call.result()

@@ -25,7 +25,7 @@ from plugin.devices.device import Device
 from plugin.discovery.command import run_command
 from plugin.discovery.host import HostRoot
 from plugin.names import path_problem, top_level
-from plugin.serving.blocking import WorkerThread, begin
+from plugin.serving.blocking import Call, begin
 from runtime.patterns import MAX_TEXT, fullmatch
 from runtime.text import quoted
 
@@ -254,11 +254,11 @@ class ProbeRunner:
     """Runs the probes of one resource. A probe that hangs fails, and does not run again before it returns."""
 
     def __init__(self) -> None:
-        self._hanging: dict[tuple[str, int], WorkerThread] = {}
+        self._hanging: dict[tuple[str, int], Call[None]] = {}
 
     async def run(self, asked: Sequence[Question], answered: Answered) -> None:
         """Run probes, and call `answered` with each and why it fails, or an empty text, as they end."""
-        self._hanging = {key: thread for key, thread in self._hanging.items() if thread.is_alive()}
+        self._hanging = {key: call for key, call in self._hanging.items() if not call.ended}
         rest: deque[Question] = deque()
         for question in asked:
             if (question.device, question.probe) in self._hanging:
@@ -291,7 +291,7 @@ class ProbeRunner:
         late = None if finished else batch.late()
         if late is not None:
             batch.end.cancel()
-            self._hanging[late.device, late.probe] = batch.thread
+            self._hanging[late.device, late.probe] = batch.call
             answered(late, f"{late.place}: no answer within {late.timeout:g} s")
         if finished or late is not None:
             batches.remove(batch)
@@ -312,8 +312,8 @@ class _Batch:
         self._current: Question | None = None
         self._since = time.monotonic()
         self._given_up = False
-        self.thread, end = begin(self._run, [], 0.0)
-        self.end = asyncio.wrap_future(end)
+        self.call = begin(self._run, [], 0.0)
+        self.end = asyncio.create_task(self.call.wait())
 
     @property
     def stalled(self) -> bool:

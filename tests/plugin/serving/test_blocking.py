@@ -2,12 +2,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from harness.waiting import LIMIT, until, until_holds
 from plugin.serving import probes
-from plugin.serving.blocking import Offload, StuckError
+from plugin.serving.blocking import Call, Offload, StuckError, begin
 from plugin.serving.probes import ProbeRunner, Question
 
 
@@ -145,3 +146,58 @@ async def test_the_event_loop_itself_waits_for_a_quick_call_only() -> None:
 
 def _fail_with_a_timeout() -> None:
     raise TimeoutError("of the call")
+
+
+async def test_a_call_that_ends_before_the_event_loop_waits_for_it_is_not_missed() -> None:
+    go = threading.Event()
+    call = begin(lambda: go.wait(20), [], 0.0)
+    assert not call.ends_within(0.001)
+    go.set()
+    await until_holds(lambda: call.ended)
+    await asyncio.wait_for(call.wait(), LIMIT)
+    assert call.result()
+
+
+async def test_a_call_that_ends_while_the_event_loop_begins_to_wait_is_not_missed() -> None:
+    """The calls end at different points of the time in place and of what follows."""
+    offload = Offload(linger=20, in_place=0.00005)
+
+    def slow(number: int) -> int:
+        time.sleep(number % 50 / 500_000)
+        return number
+
+    assert [await offload.run(partial(slow, n), limit=LIMIT) for n in range(500)] == list(range(500))
+
+
+async def test_a_thread_that_ends_loses_no_call() -> None:
+    """Calls come at about the time at which the idle thread ends."""
+    offload = Offload(linger=0.0002)
+    for n in range(300):
+        assert await offload.run(partial(abs, n), limit=LIMIT) == n
+        await asyncio.sleep(0.0002)
+
+
+async def test_a_call_that_was_cancelled_before_it_began_is_not_run() -> None:
+    runs: list[str] = []
+    call = Call(lambda: runs.append("run"))
+    waiting = asyncio.create_task(call.wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    call.run(lambda: runs.append("before the end"))
+    assert (runs, call.ended) == (["before the end"], True)
+
+
+async def test_a_call_may_outlive_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    call = Call(lambda: None)
+    waiting = asyncio.create_task(call.wait())
+    await asyncio.sleep(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", closed)
+        call.run(lambda: None)
+    assert call.ended
+    waiting.cancel()
