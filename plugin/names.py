@@ -4,7 +4,7 @@ Each check returns None for a valid text, otherwise the rest of a message that b
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Final
 
@@ -158,6 +158,11 @@ NaturalKey = tuple[str | int, ...]
 def natural(text: str) -> NaturalKey:
     """A sort key that puts `video2` before `video10`. Keys of short texts are cached."""
     return _cached_key(text) if len(text) <= _MAX_CACHED else _key(text)
+
+
+def in_order(texts: Collection[str]) -> list[str]:
+    """`texts` in natural order. The key of a single one is not made."""
+    return sorted(texts, key=natural) if len(texts) > 1 else list(texts)
 
 
 def _key(text: str) -> NaturalKey:

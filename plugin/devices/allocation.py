@@ -5,8 +5,7 @@
 
 import errno
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from heapq import heappop, heappush, nsmallest
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory
 from plugin.devices.rendering import ContainerNode, File, Mount, Renderer, RenderError, distinct
 from plugin.devices.topology import MAX_DEVICES, Links, Position, best_connected, position
-from plugin.names import NaturalKey, natural
+from plugin.names import NaturalKey, in_order, natural
 from runtime.text import named, quoted
 
 
@@ -106,7 +105,7 @@ def resolve(
 def sorted_devices(devices: Iterable[Device]) -> list[Device]:
     """Devices in natural order of their ids, each once."""
     by_id = {device.id: device for device in devices}
-    return [by_id[i] for i in sorted(by_id, key=natural)]
+    return [by_id[i] for i in in_order(by_id)]
 
 
 def unavailable(plan: ResourcePlan, problems: Sequence[str]) -> AllocationError:
@@ -121,19 +120,28 @@ def refuse_missing(plan: ResourcePlan, paths: Iterable[str]) -> None:
         raise unavailable(plan, missing)
 
 
-@contextmanager
-def refusing(plan: ResourcePlan, place: str) -> Generator[None]:
-    """Turn a RenderError or OSError into an AllocationError that names the place in the configuration."""
-    try:
-        yield
-    except RenderError as error:
-        raise AllocationError(Refusal.INTERNAL, f"{plan.name}: {error}") from None
-    except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-        refusal = Refusal.RESOURCE_EXHAUSTED if full else Refusal.FAILED_PRECONDITION
-        path = f"{error.filename}: " if error.filename else ""
-        reason = error.strerror or str(error)
-        raise AllocationError(refusal, f"{plan.name}: {place}: {path}{reason}") from None
+class refusing:  # noqa: N801 -- a context manager
+    """Turns a RenderError or OSError into an AllocationError that names the place in the configuration."""
+
+    # Not a generator: Allocate uses five of these, and each would take as long as five calls.
+    __slots__ = ("_place", "_plan")
+
+    def __init__(self, plan: ResourcePlan, place: str) -> None:
+        self._plan = plan
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RenderError):
+            raise AllocationError(Refusal.INTERNAL, f"{self._plan.name}: {error}") from None
+        if isinstance(error, OSError):
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+            refusal = Refusal.RESOURCE_EXHAUSTED if full else Refusal.FAILED_PRECONDITION
+            path = f"{error.filename}: " if error.filename else ""
+            reason = error.strerror or str(error)
+            raise AllocationError(refusal, f"{self._plan.name}: {self._place}: {path}{reason}") from None
 
 
 def render(plan: ResourcePlan, requested: Sequence[str], devices: Sequence[Device]) -> ContainerAllocation:
@@ -142,7 +150,7 @@ def render(plan: ResourcePlan, requested: Sequence[str], devices: Sequence[Devic
     Raises AllocationError (INTERNAL) where a template fails, with its place.
     """
     allocate = plan.allocate
-    ids = tuple(sorted(distinct(requested), key=natural))
+    ids = tuple(in_order(distinct(requested)))
     renderer = Renderer("allocate", plan.name, devices, ids)
     with refusing(plan, "allocate"):
         env = renderer.entries("env", allocate.env, names.variable_problem)

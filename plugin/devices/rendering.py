@@ -150,7 +150,7 @@ class Renderer:
 
     def scopes(self, *templates: Template) -> Sequence[Mapping[str, object]]:
         """Variables for each rendering: for each node or device where a template uses it, else once."""
-        uses = frozenset[str]().union(*(template.uses for template in templates))
+        uses = frozenset[str]().union(*[template.uses for template in templates])
         if "node" in uses:
             return [{**variables, "node": node} for variables in self._each for node in _nodes(variables)]
         return self._each if "device" in uses else (self._whole,)

@@ -74,13 +74,18 @@ _log_pre_start = Log("pre-start")
 class HostAllocations(Struct, frozen=True):
     """Answers for the devices as they are on the host now, one for each request.
 
-    `devices`: those of all requests, by id; `dropped`: optional paths that the host does not have, for
-    each request.
+    `rendered`: the same with the optional paths that the host does not have; `devices`: those of all
+    requests, by id.
     """
 
     allocations: tuple[ContainerAllocation, ...]
+    rendered: tuple[ContainerAllocation, ...]
     devices: Mapping[str, Device]
-    dropped: tuple[tuple[str, ...], ...]
+
+    @property
+    def dropped(self) -> tuple[tuple[str, ...], ...]:
+        """The optional paths that the host does not have, for each request."""
+        return tuple(map(_dropped, self.rendered, self.allocations))
 
 
 def allocate_on_host(
@@ -96,9 +101,8 @@ def allocate_on_host(
         if resolved.faults:
             raise unavailable(plan, [f"{quoted(i)} is unhealthy ({reason})" for i, reason in resolved.faults])
         devices = {device.id: device for device in resolved.devices}
-        rendered = [render(plan, each.ids, [devices[d.id] for d in each.devices]) for each in requests]
-        fitted = fit_to_host(plan, host, rendered)
-    return HostAllocations(fitted, devices, tuple(map(_dropped, rendered, fitted)))
+        rendered = tuple([render(plan, each.ids, [devices[d.id] for d in each.devices]) for each in requests])
+        return HostAllocations(fit_to_host(plan, host, rendered), rendered, devices)
 
 
 def _dropped(rendered: ContainerAllocation, fitted: ContainerAllocation) -> tuple[str, ...]:

@@ -253,7 +253,10 @@ class _Servicer(pb_grpc.DevicePluginServicer):
             allocations = await self._allocator.allocate(containers)
         except AllocationError as error:
             await context.abort(grpc.StatusCode[error.refusal.name], visible(str(error), 2048))
-        return pb.AllocateResponse(container_responses=[_response(each) for each in allocations])
+        response = pb.AllocateResponse()
+        for each in allocations:
+            _write(response.container_responses.add(), each)
+        return response
 
     async def GetPreferredAllocation(
         self, request: pb.PreferredAllocationRequest, context: _Context
@@ -302,16 +305,17 @@ def _handlers(servicer: _Servicer) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(_SERVICE, {"ListAndWatch": lists, **methods})
 
 
-def _response(made: ContainerAllocation) -> pb.ContainerAllocateResponse:
-    mounts = [(mount.container, mount.host, mount.read_only) for mount in made.mounts]
-    mounts += [(file.container, file.host, True) for file in made.files]
-    return pb.ContainerAllocateResponse(
-        envs=made.env,
-        mounts=[pb.Mount(container_path=c, host_path=h, read_only=r) for c, h, r in mounts],
-        devices=[
-            pb.DeviceSpec(container_path=node.container, host_path=node.host, permissions=node.permissions)
-            for node in made.devices
-        ],
-        annotations=made.annotations,
-        cdi_devices=[pb.CDIDevice(name=name) for name in made.cdi],
-    )
+def _write(response: pb.ContainerAllocateResponse, made: ContainerAllocation) -> None:
+    """Fill a container's response, field by field: the constructor takes three times as long."""
+    for name, value in made.env.items():
+        response.envs[name] = value
+    for mount in made.mounts:
+        response.mounts.add(container_path=mount.container, host_path=mount.host, read_only=mount.read_only)
+    for file in made.files:
+        response.mounts.add(container_path=file.container, host_path=file.host, read_only=True)
+    for node in made.devices:
+        response.devices.add(container_path=node.container, host_path=node.host, permissions=node.permissions)
+    for key, value in made.annotations.items():
+        response.annotations[key] = value
+    for name in made.cdi:
+        response.cdi_devices.add(name=name)

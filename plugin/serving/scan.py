@@ -99,6 +99,7 @@ class DeviceScanner:
         self.plan = plan
         self._host = host
         self._sources = sources or SharedSources(plan, host)
+        self._probes = [probe for probe in plan.probes if asked_at_allocate(probe)]
         self._identifier = Identifier(plan)
         self._origins: dict[tuple[str, str], Scanner] = {}
         self._entrywise: dict[str, EntryScanner] = {}
@@ -193,8 +194,7 @@ class DeviceScanner:
 
     def _unhealthy(self, device: Device) -> str:
         """Why the probes that Allocate runs fail for a device; empty if they pass."""
-        probes = [probe for probe in self.plan.probes if asked_at_allocate(probe)]
-        for question in questions(probes, device, self._host):
+        for question in questions(self._probes, device, self._host):
             if question.ask is not None and (reason := question.ask()):
                 return reason
         return ""

@@ -155,7 +155,7 @@ def try_each(items: Iterable[T], do: Callable[[T], object]) -> None:
 
 def present(host: HostRoot, things: Iterable[Thing]) -> tuple[Thing, ...]:
     """`things` without the optional ones that the host does not have."""
-    return tuple(thing for thing in things if not thing.optional or host.exists(thing.host))
+    return tuple([thing for thing in things if not thing.optional or host.exists(thing.host)])
 
 
 def missing_nodes(host: HostRoot, nodes: Iterable[ContainerNode]) -> Iterator[str]:

@@ -1,8 +1,12 @@
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from plugin.discovery import beneath
 from plugin.discovery.host import MAX_LINKS, HostRoot
 
 
@@ -88,3 +92,47 @@ def test_within_reading_once_each_path_is_read_once(host: Path) -> None:
         assert files.exists("/late")  # what is missing is not remembered
     assert stat.S_ISDIR(files.stat("/a").st_mode)
     assert files.real("/a") == "/second"
+
+
+_PARTS = st.sampled_from(["a", "b", "c", ".", "..", "", ".hidden"])
+_PATHS = st.lists(_PARTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))
+
+
+def _stated(files: HostRoot, path: str) -> object:
+    """What is at a path, with its links followed; or the error."""
+    try:
+        status = files.stat(path)
+        return status.st_ino, files.real(path)
+    except OSError as error:
+        return error.errno, error.filename
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(made=st.lists(st.tuples(_PATHS, st.none() | st.text("abc./", max_size=6)), max_size=8), asked=_PATHS)
+def test_a_path_is_the_same_within_reading_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: bool,
+    made: list[tuple[str, str | None]],
+    asked: str,
+) -> None:
+    """A path without links is read in another way there."""
+    monkeypatch.setattr(beneath.openat2, "missing", missing)
+    root = tmp_path_factory.mktemp("host")
+    for path, target in made:
+        place = root / path.strip("/").replace("..", "d")
+        with suppress(OSError):  # the parts may be there, as something else
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.mkdir() if target is None else place.symlink_to(target or "x")
+    for shown, path in ((root, asked), (Path("/"), f"{root}{asked}")):
+        files = HostRoot(shown)
+        with files.reading_once():
+            assert _stated(files, path) == _stated(HostRoot(shown), path)
+
+
+def test_a_path_with_nul_is_refused_within_reading_once(host: Path) -> None:
+    (host / "a").touch()
+    files = HostRoot(host)
+    with files.reading_once(), pytest.raises(ValueError, match="null"):
+        files.stat("/a\0b")
