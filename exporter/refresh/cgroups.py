@@ -88,12 +88,17 @@ class PodCgroups:
         async with asyncio.TaskGroup() as group:
             async for change in self._watcher.follow(kubepods, contents=False):
                 _request(change, request)
-                if change.kind is Kind.VANISHED:
-                    continue
-                classes = {found for found in _directories(kubepods) if _QOS_CLASS.fullmatch(found.name)}
-                for directory in classes - followed:
-                    followed.add(directory)
-                    group.create_task(self._follow(directory, request))
+                match change.kind:
+                    case Kind.RESCAN:
+                        found = set(_directories(kubepods))
+                    case Kind.APPEARED:  # the directory is not read again: a burst of pods has hundreds
+                        found = {kubepods / change.name}
+                    case _:
+                        continue
+                for directory in found - followed:
+                    if _QOS_CLASS.fullmatch(directory.name):
+                        followed.add(directory)
+                        group.create_task(self._follow(directory, request))
 
     async def _follow(self, directory: Path, request: Callable[[Trigger], None]) -> None:
         async for change in self._watcher.follow(directory, contents=False):

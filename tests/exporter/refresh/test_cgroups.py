@@ -137,6 +137,25 @@ async def test_cgroups_that_appear_later_are_watched(
             await requests.after_end_of(pod.parent)
 
 
+async def test_pods_that_appear_do_not_make_the_directory_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubepods = tmp_path / "kubepods"
+    kubepods.mkdir()
+    async with watching(tmp_path) as requests:
+        await until_holds(lambda: requests.count == 1)
+        read = list[Path]()
+        monkeypatch.setattr(cgroups, "_directories", read.append)
+        pods = [kubepods / f"pod{number}" for number in range(100)]
+        for pod in pods:
+            pod.mkdir()
+        # A class that appears is watched for all that: its first scan is a request.
+        (kubepods / "burstable").mkdir()
+        await until_holds(lambda: requests.count == 2)
+        await requests.after_end_of(pods[0])
+        assert read == []
+
+
 def writable_cgroups() -> Path | None:
     """A cgroup hierarchy in which this process may make cgroups."""
     for root in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup/memory")):
