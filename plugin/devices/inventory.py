@@ -146,10 +146,12 @@ class Inventory:
     def survey(self, sightings: Iterable[ObservedDevice], now: Instant) -> tuple[HealthTransition, ...]:
         """Apply a full scan. A device that is missing becomes a tombstone."""
         every = list(sightings)
-        seen = {sighting.device.id for sighting in every}
         self._left_out = {}
-        gone = [i for i, known in self._devices.items() if i not in seen and known.vanished is None]
-        return self.update(every, gone, now)
+        return self.update(every, self.missing({sighting.device.id for sighting in every}), now)
+
+    def missing(self, present: Collection[str]) -> tuple[str, ...]:
+        """The devices that were found until now, and are not `present`."""
+        return tuple([i for i, known in self._devices.items() if i not in present and known.vanished is None])
 
     def update(
         self, sightings: Iterable[ObservedDevice], gone: Iterable[str], now: Instant
@@ -237,7 +239,7 @@ class Inventory:
             return
         if healthy != known.healthy:
             transitions.append(HealthTransition(device.id, healthy, sighting.reason))
-        self._set(device.id, new)
+        self._set(self._position(device.id), new)
 
     def _add(self, sighting: ObservedDevice, now: Instant, transitions: list[HealthTransition]) -> None:
         """Advertise a new device, unless its ids conflict or the list is full."""
@@ -256,8 +258,9 @@ class Inventory:
         self._bytes += sum(map(_cost, ids))
         if adopted:
             self._shown.add(device_id)
-        self._order.insert(self._position(device_id), device_id)
-        self._set(device_id, TrackedDevice(sighting.device, sighting.reason, now.wall), replaced=0)
+        at = self._position(device_id)
+        self._order.insert(at, device_id)
+        self._set(at, TrackedDevice(sighting.device, sighting.reason, now.wall), replaced=0)
         transitions.append(HealthTransition(device_id, not sighting.reason, sighting.reason, new=True))
 
     def _conflict(self, ids: tuple[str, ...]) -> str | None:
@@ -268,13 +271,11 @@ class Inventory:
             return None
         return NO_ROOM
 
-    def _set(self, device_id: str, known: TrackedDevice | None, *, replaced: int = 1) -> None:
-        """Replace the entries of a device, or insert them where none are `replaced`. None: remove them."""
-        at = self._position(device_id) * self._width
-        entries = [] if known is None else [ListEntry(i, known) for i in self._ids[device_id]]
-        self._entries[at : at + replaced * self._width] = entries
-        if known is not None:
-            self._devices[device_id] = known
+    def _set(self, at: int, known: TrackedDevice, *, replaced: int = 1) -> None:
+        """Replace the entries of the device at position `at`, or insert them where none are `replaced`."""
+        entries = [ListEntry(i, known) for i in self._ids[known.device.id]]
+        self._entries[at * self._width : (at + replaced) * self._width] = entries
+        self._devices[known.device.id] = known
         self._changed()
 
     def _position(self, device_id: str) -> int:
@@ -291,7 +292,8 @@ class Inventory:
         since = now.wall if known.healthy else known.since
         if known.healthy:
             transitions.append(HealthTransition(device_id, healthy=False, reason=GONE))
-        self._set(device_id, replace(known, reason=GONE, since=since, vanished=now.monotonic))
+        gone = replace(known, reason=GONE, since=since, vanished=now.monotonic)
+        self._set(self._position(device_id), gone)
 
     def _is_releasable(self, known: TrackedDevice, ids: Iterable[str], now: Instant) -> bool:
         if known.vanished is None or now.monotonic - known.vanished < RELEASE_AFTER:
@@ -300,8 +302,10 @@ class Inventory:
         return all(now.monotonic - at >= RELEASE_AFTER for at in named)
 
     def _drop(self, device_id: str) -> None:
-        self._set(device_id, None)
-        del self._order[self._position(device_id)]
+        at = self._position(device_id)
+        del self._order[at]
+        del self._entries[at * self._width : (at + 1) * self._width]
+        self._changed()
         for advertised_id in self._ids.pop(device_id):
             del self._parents[advertised_id]
             self._adopted.discard(advertised_id)

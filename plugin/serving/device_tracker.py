@@ -4,9 +4,9 @@ A scan follows at start, on changes that inotify or uevents report, and periodic
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ from plugin.devices.device import Device
 from plugin.devices.health import HealthTracker
 from plugin.devices.identify import IdentityChange
 from plugin.devices.inventory import HealthTransition, Inventory, ObservedDevice
+from plugin.names import natural
 from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.context import PluginContext
 from plugin.serving.ownership import ResourceOwnership
@@ -23,6 +24,8 @@ from plugin.serving.prober import Prober
 from plugin.serving.scan import DeviceScanner, DirectoryFollower, ScanError, ScanResult
 from plugin.serving.status import ResourceCounters, ResourceLog
 from runtime.clock import wait_within
+
+T = TypeVar("T")
 
 MAX_ENTRIES: Final = 256
 """Directory entries that are scanned one by one; after more changes at once a full scan follows."""
@@ -137,6 +140,16 @@ class ScanSchedule:
 
 
 UNPROBED: Final = "its probes have not answered yet"
+AT_ONCE: Final = 256
+"""Devices of a full scan that are applied before the event loop runs something else: a few milliseconds."""
+
+
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
+    """`items`, some at a time. In between the event loop runs what waits for it."""
+    every = tuple(items)
+    for at in range(0, len(every), AT_ONCE):
+        yield every[at : at + AT_ONCE]
+        await asyncio.sleep(0)
 
 
 class DeviceTracker:
@@ -182,6 +195,8 @@ class DeviceTracker:
         self._survey: ScanResult | None = None
         self._present: dict[str, Device] = {}
         self._refused: dict[str, Device] = {}
+        self._claimed = False
+        """Whether `_present` has no device that the resource may not offer."""
         self.scanned = asyncio.Event()
         """Set after the first scan that succeeded."""
         self.probed = asyncio.Event()
@@ -249,20 +264,41 @@ class DeviceTracker:
             await self._ownership.start(survey.devices, self._pace.claim_turn)
         applied = self._survey is not None and self._is_applied(survey.devices)
         self._survey = survey
-        transitions: tuple[HealthTransition, ...] = ()
+        transitions: Sequence[HealthTransition] = ()
         if applied:
             self._prober.replace(self._there())
         else:
-            self._present = {device.id: device for device in survey.devices}
-            self._refused = {}
-            self._claim()
-            self._health.survey(self._there(), self._clock.monotonic())
-            self._prober.replace(self._there())
-            transitions = self._inventory.survey(self._sightings(self._present), self._clock.instant())
+            transitions = await self._apply_survey(survey.devices)
         self._log.left_out([*survey.left_out, *self._inventory.left_out.items()])
         self._ownership.scanned()
         self.scanned.set()
-        self._apply(transitions)
+        self._record(transitions)
+        await asyncio.sleep(0)
+        self._publish()
+
+    async def _apply_survey(self, devices: Collection[Device]) -> Sequence[HealthTransition]:
+        """Claim and advertise the devices of a full scan. First some devices at a time, while the event loop
+        runs; then all, which takes little time and decides whatever has changed in between.
+        """
+        self._claimed = False
+        self._present = {device.id: device for device in devices}
+        self._refused = {}
+        if self._plan.exclusive:
+            async for some in _in_turns(self._present.items()):
+                self._ownership.examine(dict(some), self._inventory.may_be_held)
+        self._claim()
+        self._health.survey(self._there(), self._clock.monotonic())
+        self._prober.replace(self._there())
+        transitions: list[HealthTransition] = []
+        async for ids in _in_turns(self._present):
+            there = {i: self._present[i] for i in ids if i in self._present}
+            transitions += self._inventory.update(self._sightings(there), (), self._clock.instant())
+        async for ids in _in_turns(self._inventory.missing(self._present)):
+            gone = [i for i in ids if i not in self._present]
+            transitions += self._inventory.update((), gone, self._clock.instant())
+        transitions += self._inventory.survey(self._sightings(self._present), self._clock.instant())
+        await asyncio.sleep(0)
+        return transitions
 
     def _is_applied(self, devices: Collection[Device]) -> bool:
         """Whether exactly these devices are present, and none of them needs another decision."""
@@ -326,6 +362,7 @@ class DeviceTracker:
 
     def _claim(self) -> None:
         """Move devices that the resource may not offer from `_present` to `_refused`."""
+        self._claimed = True
         if not self._plan.exclusive:
             return
         self._present = {**self._refused, **self._present}
@@ -367,18 +404,29 @@ class DeviceTracker:
                 yield ObservedDevice(device, UNPROBED)
 
     def _health_changed(self, ids: Collection[str]) -> None:
+        if not self._claimed:
+            return  # a full scan is being applied, which includes the health of all devices
         devices = {i: self._present[i] for i in ids if i in self._present}
         self._apply(self._inventory.update(self._sightings(devices), (), self._clock.instant()))
 
     def _apply(self, transitions: tuple[HealthTransition, ...]) -> None:
+        self._record(sorted(transitions, key=lambda transition: natural(transition.id)))
+        self._publish()
+
+    def _record(self, transitions: Sequence[HealthTransition]) -> None:
+        """Count and log `transitions`, in natural order of ids."""
         for transition in transitions:
             if not transition.new:
                 self._counters.transitions["healthy" if transition.healthy else "unhealthy"] += 1
         self._counters.health_flaps = self._health.flaps
         self._log.transitions(transitions)
+
+    def _publish(self) -> None:
         if self.scanned.is_set() and not self.probed.is_set() and self._all_probed():
             self.probed.set()
         self._changed()
 
     def _all_probed(self) -> bool:
+        if not self._plan.probes:
+            return True
         return all(d.absent or self._health.reason(i) is not None for i, d in self._present.items())

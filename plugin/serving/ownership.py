@@ -164,6 +164,10 @@ class ResourceOwnership:
         wanted = {*claims.values(), *(claim_of(d.found) for d in kept if d.found)} - {""}
         return _refused(claims, self._ownership.claim(self.name, wanted), elsewhere)
 
+    def examine(self, devices: Mapping[str, Device], may_be_held: Callable[[str], bool]) -> None:
+        """Find out which of `devices` pods hold elsewhere, so that `claim` finds it out for few."""
+        self._held_elsewhere(devices, may_be_held)
+
     @property
     def settled(self) -> bool:
         """Whether the devices that are not changed need no decision: none waits, and no holding is new."""

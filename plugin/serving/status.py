@@ -7,7 +7,6 @@ from typing import Final
 from msgspec import Struct, field
 
 from plugin.devices.inventory import HealthTransition, ListEntry
-from plugin.names import natural
 from runtime.exposition import HistogramCounts
 from runtime.log import Episode, Log
 from runtime.text import named
@@ -49,8 +48,8 @@ class ResourceLog:
         self._conflicting = Episode(_log, "two resources advertise the same device id", resource=resource)
 
     def transitions(self, transitions: Sequence[HealthTransition]) -> None:
-        """Log new devices and changes of health. A new healthy device is logged once."""
-        new = sorted((t.id for t in transitions if t.new), key=natural)
+        """Log new devices and changes of health, in their order. A new healthy device is logged once."""
+        new = [t.id for t in transitions if t.new]
         if new:
             _log.info("devices found", resource=self._resource, devices=named(new))
         changed = [t for t in transitions if not (t.new and t.healthy)]

@@ -9,13 +9,11 @@ import asyncio
 import gc
 import itertools
 import socket
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -23,13 +21,11 @@ import pytest
 from benchmarks.pod_resources import RESOURCE, allocatable, device, listed
 from exporter.main import main
 from exporter.settings import ExporterSettings
+from harness.callbacks import LIMIT, Longest, longest_callback
 from harness.waiting import background, until
 from runtime.flags import settings_command
-from runtime.process import visit_garbage_once
 
 PODS, DEVICES = 1000, 8
-LIMIT = 0.030
-"""Seconds of CPU of one callback that fail: three times the aim, for machines that are slower."""
 
 GZIP = {"Accept-Encoding": "gzip"}
 OPENMETRICS = {"Accept": "application/openmetrics-text"}
@@ -59,45 +55,10 @@ REQUESTS: tuple[tuple[str, dict[str, str]], ...] = (
 )
 
 
-class Longest:
-    """The callback of the event loop that took the most CPU time since the last one was taken."""
-
-    def __init__(self) -> None:
-        self._longest = 0.0, ""
-
-    def measured(self, run: Callable[[asyncio.Handle], None]) -> Callable[[asyncio.Handle], None]:
-        def measured(handle: asyncio.Handle) -> None:
-            # A handle that is cancelled while it runs forgets its callback.
-            called: Any = handle._callback  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
-            began = time.thread_time()
-            run(handle)
-            took = time.thread_time() - began
-            if took > self._longest[0]:
-                self._longest = took, name(called)
-
-        return measured
-
-    def take(self) -> tuple[float, str]:
-        found, self._longest = self._longest, (0.0, "")
-        return found
-
-
-def name(called: object) -> str:
-    """The name of what a handle called: the coroutine of a task, or a function."""
-    owner = getattr(called, "__self__", None)
-    coroutine = owner.get_coro() if isinstance(owner, asyncio.Task) else called
-    return getattr(coroutine, "__qualname__", None) or repr(called)
-
-
 @pytest.fixture
 def longest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Longest]:
-    found = Longest()
-    monkeypatch.setattr(asyncio.Handle, "_run", found.measured(asyncio.Handle._run))
-    # As in the process: data of 8000 devices are visited once.
-    callbacks = list(gc.callbacks)
-    visit_garbage_once()
-    yield found
-    gc.callbacks[:] = callbacks
+    with longest_callback(monkeypatch) as found:
+        yield found
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Nodes and processes
   processes, stack, served   devicelens processes; both beside a node; a plugin or preset inside a test
   hosttree, machines         files of a host; parts of machines as sysfs shows them
   waiting                    waits for a condition with a limit
+  callbacks                  what holds an event loop, and for how long
   trials                     the fault suite
 
 Data

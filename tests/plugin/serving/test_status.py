@@ -14,8 +14,8 @@ def test_a_new_unhealthy_device_is_logged(
     caplog.set_level("INFO", "devicelens")
     ResourceLog("a.b/c").transitions(
         [
-            HealthTransition("d10", healthy=True, reason="", new=True),
             HealthTransition("d9", healthy=False, reason=BROKEN, new=True),
+            HealthTransition("d10", healthy=True, reason="", new=True),
             HealthTransition("d1", healthy=True, reason=""),
             HealthTransition("d2", healthy=False, reason=BROKEN),
         ]
