@@ -142,9 +142,12 @@ class WebFamilies:
 class ConnectionTable:
     """The open connections: at most `most`, and `per_address` of one address.
 
-    A new connection is always admitted. Where there is no room, the connection whose last request began
-    longest ago is aborted: one of the same address if that address has its share, otherwise one of the
-    address that has the most. So no address keeps out others, or the kubelet's probes from the same address.
+    A new connection is always admitted. Where there is no room, the connection that was used longest ago is
+    aborted: one of the same address if that address has its share, otherwise one of the address that has the
+    most. So no address keeps out others, or the kubelet's probes from the same address.
+
+    A connection is used when it opens, and when a request arrives behind no other. Requests that a client
+    queues do not count: one turn of the event loop would make hundreds of its connections newer than a probe.
     """
 
     def __init__(self, traffic: Traffic, most: int, per_address: int) -> None:
@@ -169,7 +172,7 @@ class ConnectionTable:
         self._traffic.connections = len(self._open)
 
     def used(self, connection: "Connection") -> None:
-        """A request of this connection begins: it is the most recently used one."""
+        """This connection is the most recently used one."""
         if connection in self._open:
             del self._open[connection]
             self._open[connection] = None
@@ -309,8 +312,8 @@ class Connection(web.RequestHandler):
         elif len(self._buffer) > HEAD_BYTES and self.transport is not None:
             self.transport.pause_reading()
 
-    def _feed(self) -> None:
-        """Hand the next whole head to aiohttp."""
+    def _feed(self, *, queued: bool = False) -> None:
+        """Hand the next whole head to aiohttp. `queued`: the client sent it behind another request."""
         self._buffer = self._buffer.lstrip(b"\r\n")  # RFC 9112, section 2.2: empty lines before a request
         end = self._buffer.find(HEAD_END)
         if end < 0 and len(self._buffer) <= HEAD_BYTES:
@@ -323,7 +326,8 @@ class Connection(web.RequestHandler):
             return
         head, self._buffer = self._buffer[: end + len(HEAD_END)], self._buffer[end + len(HEAD_END) :]
         self._busy = True
-        self._table.used(self)
+        if not queued:
+            self._table.used(self)
         requests = self._request_count
         super().data_received(head)
         if self._request_count == requests:
@@ -340,8 +344,13 @@ class Connection(web.RequestHandler):
         self._busy = False
         if self.transport is not None:
             self.transport.resume_reading()
-        if self._buffer and not self._force_close:
-            self._feed()
+        if self._buffer:
+            # Not at once: a client with hundreds of requests in the queue must not keep others waiting.
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        if not (self._busy or self._discard or self._force_close) and self.transport is not None:
+            self._feed(queued=True)
 
     def handle_error(
         self,

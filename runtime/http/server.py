@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 BACKLOG: Final = 512
 """Connections that the kernel holds until they are accepted. It drops what exceeds them, and a probe whose
 first packet is dropped waits for one, three or seven seconds."""
-ACCEPTED_AT_ONCE: Final = 64
-"""Connections that one turn of the event loop accepts. It reads what a client sends up to three turns later:
-within those, a flood must not fill the places of its address and abort a probe before its request is read.
+ACCEPTED_AT_ONCE: Final = 16
+"""Connections that one turn of the event loop accepts. A probe is answered about six turns later: within
+those, a flood must not fill the places of its address and abort it.
 """
 _END_WITHIN: Final = 0.5
 """Seconds that requests have left when the server ends."""

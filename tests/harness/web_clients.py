@@ -170,7 +170,7 @@ async def _large(request: web.Request) -> web.Response:
     return BodyResponse(await request.config_dict[ANSWER_WORKER].body(request, request.path_qs, make))
 
 
-_ROUTES = {
+ROUTES = {
     "/": _well,
     "/api/v1": _api,
     "/api/v1/devices": _devices,
@@ -212,7 +212,7 @@ async def serving(
         return web.Response(text="at last")
 
     app = application(**(answers or {}))
-    for target, handler in (_ROUTES | {"/hanging": hanging}).items():
+    for target, handler in (ROUTES | {"/hanging": hanging}).items():
         app.router.add_get(target, handler)
     if address is None:
         address = ListenAddress("127.0.0.1") if path is None else ListenAddress(path=path)

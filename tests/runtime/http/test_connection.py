@@ -11,8 +11,10 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from aiohttp import web
 
-from harness.waiting import until_equal
+from harness import web_clients
+from harness.waiting import background, until_equal
 from harness.web_clients import GET, LAST, Served, answer, close, rest, serving
 from runtime.http.connection import Connection, ConnectionTable, Traffic
 
@@ -216,6 +218,43 @@ async def test_pipelined_requests_are_not_read_before_they_are_answered() -> Non
         assert sent < 16 << 20
         assert (await served.exchange(LAST)).endswith(b"well")
         writer.transport.abort()
+
+
+async def test_a_connection_has_one_request_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, turns = 0, list[int]()
+
+    async def turning() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def noted(_: web.Request) -> web.Response:
+        turns.append(turn)
+        return web.Response(text="well")
+
+    monkeypatch.setitem(web_clients.ROUTES, "/", noted)
+    async with background(turning()), serving() as served:
+        assert (await served.exchange(GET * 20 + LAST)).count(b"well") == 21
+    assert len(set(turns)) == 21
+
+
+async def test_requests_that_a_client_queues_do_not_make_its_connection_newer() -> None:
+    queued = GET.replace(b"/ ", b"/hanging ") + GET
+    async with (
+        serving(per_address=2) as served,
+        connected(served, 1, queued) as [(first, _)],
+        connected(served, 1, GET) as [(second, writer)],
+    ):
+        assert (await answer(second))[0] == 200
+        served.release.set()
+        for _ in range(2):
+            assert (await answer(first))[0] == 200
+        assert (await served.exchange(LAST)).endswith(b"well")
+        assert await rest(first) == b""
+        writer.write(GET)
+        assert (await answer(second))[0] == 200
+        served.warned = "connection limit reached, the least recently used are closed"
 
 
 async def test_clients_that_reset_leave_nothing() -> None:
