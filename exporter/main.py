@@ -26,6 +26,7 @@ from exporter.pods.tracker import PodTracker
 from exporter.refresh.cgroups import PodCgroups
 from exporter.refresh.loop import Refresher
 from exporter.refresh.pipeline import SnapshotPipeline, numa_of_cpus
+from exporter.refresh.protocols import Preparer
 from exporter.refresh.triggers import (
     RefreshTiming,
     follow_device_plugins,
@@ -33,7 +34,6 @@ from exporter.refresh.triggers import (
     follow_pods_api,
 )
 from exporter.settings import ExporterSettings
-from exporter.views.bodies import ListBodies
 from exporter.web.app import build
 from exporter.web.site import Site
 from kubelet.paths import KubeletPaths
@@ -67,7 +67,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     await web.start()
     metrics.register(web.families)
     metrics.register(LagFamily("devicelens"))
-    bodies = ListBodies()
+    preparers: list[Preparer] = [metrics]
     refresher = Refresher(
         kubelet,
         states,
@@ -78,7 +78,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         pods=pods,
         plugins=plugins,
         notes=limit,
-        preparers=(metrics, bodies),
+        preparers=preparers,
         phases=metrics,
     )
     site = Site(
@@ -93,7 +93,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         history=history,
         reader=reader,
         cpu_nodes=cpu_numa,
-        bodies=bodies,
+        preparers=preparers,
     )
     _log_start(settings, paths)
     if settings.web_config_file is not None:
@@ -190,14 +190,13 @@ def _pods(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
             return None
         case "apiserver":
             # Few nodes use the API server.
-            from exporter.pods.api_server import ApiServer  # noqa: PLC0415
-            from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access  # noqa: PLC0415
+            from exporter.pods import api_server, kubeconfig  # noqa: PLC0415
 
             try:
-                access = api_server_access(settings.kubeconfig, os.environ)
-            except ApiServerAccessError as error:
+                access = kubeconfig.api_server_access(settings.kubeconfig, os.environ)
+            except kubeconfig.ApiServerAccessError as error:
                 raise Fatal(f"--pods.source apiserver: {error}") from error
-            return PodTracker(ApiServer(access, settings.node_name, allowed), expected=True)
+            return PodTracker(api_server.ApiServer(access, settings.node_name, allowed), expected=True)
         case source:
             try:
                 pods_api = PodsApi(paths, allowed, timeout=settings.poll_timeout)

@@ -1,4 +1,4 @@
-"""HTTP answers: content negotiation, gzip, ETag and 304, JSON encoding, and the API's errors.
+"""HTTP answers: content negotiation, gzip, ETag and 304.
 
 Negotiation follows RFC 9110, sections 12.5.1, 12.5.3 and 13.1.2. A tag is always weak: ages in an answer
 advance while its content stays the same, and so one tag is right for the plain and for the gzip form (section
@@ -8,36 +8,18 @@ advance while its content stays the same, and so one tag is right for the plain 
 import asyncio
 import gzip
 import re
-import zlib
 from collections.abc import Awaitable, Callable
-from functools import wraps
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
 from aiohttp import ETag, hdrs, web
 
-from exporter.mapping.state import Moment
-from exporter.views.encoding import pieces
-from exporter.views.query import QueryError
-from exporter.views.wording import rfc3339
 from runtime.blocks import LEVEL
 from runtime.exposition import accepts_gzip
-from runtime.http.app import problem
-from runtime.http.bodies import ANSWER_WORKER, LARGE, Body, BodyResponse
-from runtime.text import visible
-
-JSON: Final = "application/json"
-EVENTS: Final = "text/event-stream"
-TAKEN_AT: Final = "Devicelens-Taken-At"
-"""Header: when the exporter requested the mapping from the kubelet. A 304 has it too."""
+from runtime.http.bodies import LARGE, Body, BodyResponse
 
 _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 GZIP_FROM: Final = 1024
 """Bytes from which gzip is worth its time."""
-LARGE_FROM: Final = 200
-"""Devices or rows from which making a document or a page would block the event loop for milliseconds."""
-
-T = TypeVar("T")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -122,59 +104,3 @@ def not_modified(tag: str) -> web.Response:
     response.headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
     response.headers[hdrs.CACHE_CONTROL] = "no-cache"
     return tagged(response, tag)
-
-
-def endpoint(handler: Handler, media: str = JSON) -> Handler:
-    """An API handler that answers with `media`: 406 where Accept refuses that, 400 for a QueryError."""
-
-    @wraps(handler)
-    async def answered(request: web.Request) -> web.StreamResponse:
-        accept = header_list(request, hdrs.ACCEPT)
-        if not accepts(accept, media):
-            found = visible(accept or "", limit=80)
-            return problem(406, f"Accept: found {found!r}, expected {media} among it", available=[media])
-        try:
-            return await handler(request)
-        except QueryError as error:
-            return problem(
-                400, str(error), parameter=error.parameter, found=error.found, expected=error.expected
-            )
-
-    return answered
-
-
-async def made(request: web.Request, size: int, make: Callable[[], T]) -> T:
-    """What `make` returns; made in a thread where `size`, a number of devices or rows, is large."""
-    if size < LARGE_FROM:
-        return make()
-    return await request.config_dict[ANSWER_WORKER].made(request, make)
-
-
-async def made_body(request: web.Request, tag: str, size: int, make: Callable[[], msgspec.Struct]) -> Body:
-    """The document of `make` as JSON, compressed where the client accepts gzip; where it is large made in a
-    thread, and shared with clients that are being sent the same.
-    """
-    gzipped = wants_gzip(request)
-
-    def written() -> Body:
-        return body_of(pieces(make()), gzipped=gzipped)
-
-    if size < LARGE_FROM:
-        return written()
-    return await request.config_dict[ANSWER_WORKER].body(request, (request.path_qs, tag, gzipped), written)
-
-
-def body_of(texts: list[bytes], *, gzipped: bool) -> Body:
-    """A text, compressed if `gzipped` and the size is worth it."""
-    if not gzipped or sum(map(len, texts)) < GZIP_FROM:
-        return Body(tuple(texts))
-    compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-    return Body((b"".join([*map(compressor.compress, texts), compressor.flush()]),), gzipped=True)
-
-
-def mapping_answer(moment: Moment, tag: str, body: Body | None) -> web.Response:
-    """The JSON `body` about the mapping; 304 for None."""
-    response = not_modified(tag) if body is None else tagged(answer(body, JSON), tag)
-    if moment.state.taken_at is not None:
-        response.headers[TAKEN_AT] = rfc3339(moment.state.taken_at)
-    return response

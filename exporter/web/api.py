@@ -1,10 +1,11 @@
 """/api/v1/… and /api/openapi.json: the JSON API."""
 
-from collections.abc import Callable, Iterable
-from functools import cache
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, wraps
 from hashlib import blake2s
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
@@ -13,7 +14,7 @@ from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.model import DeviceKey
 from exporter.mapping.state import Freshness, Moment
 from exporter.views import documents
-from exporter.views.bodies import WholeList
+from exporter.views.bodies import ListBodies, WholeList
 from exporter.views.encoding import encode, pieces
 from exporter.views.explain import AmbiguousDevice, UnknownDevice
 from exporter.views.query import (
@@ -23,6 +24,7 @@ from exporter.views.query import (
     RESOURCE_FILTERS,
     WHOLE,
     ListQuery,
+    QueryError,
     no_parameters,
     parse_explain,
     parse_history,
@@ -35,24 +37,34 @@ from exporter.views.schema import (
     ListEnvelope,
     StatusDocument,
 )
+from exporter.views.wording import rfc3339
 from exporter.web.answers import (
     GZIP_FROM,
-    JSON,
     Handler,
-    body_of,
-    endpoint,
+    accepts,
+    answer,
+    header_list,
     is_current,
-    made,
-    made_body,
-    mapping_answer,
     negotiated,
     not_modified,
     tagged,
     wants_gzip,
 )
+from exporter.web.events import Events
 from exporter.web.site import Site, judge
+from runtime.blocks import LEVEL
 from runtime.http.app import problem
-from runtime.http.bodies import Body
+from runtime.http.bodies import ANSWER_WORKER, Body
+from runtime.text import visible
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+TAKEN_AT: Final = "Devicelens-Taken-At"
+"""Header: when the exporter requested the mapping from the kubelet. A 304 has it too."""
+LARGE_FROM: Final = 200
+"""Devices or rows from which making a document would block the event loop for milliseconds."""
+
+T = TypeVar("T")
 
 _OPENAPI: Final = Path(__file__).parent / "openapi.json"
 """Made by docs/make_openapi.py."""
@@ -81,32 +93,33 @@ class Api:
     one with its age.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, events: Events) -> None:
         self._site = site
-
-    def routes(self) -> list[web.RouteDef]:
-        """Every address except /api/v1/events."""
-        lists = [web.get(f"/api/v1/{name}", endpoint(self._list(name))) for name in _LISTS]
-        return [
-            *lists,
-            web.get("/api/v1/status", endpoint(self.status)),
-            web.get("/api/v1/explain", endpoint(self.explain)),
-            web.get("/api/v1/history", endpoint(self.history)),
-            web.get("/api/v1", endpoint(self.index)),
-            web.get("/api/v1/", endpoint(self.index)),
-            web.get("/api/openapi.json", endpoint(self.openapi)),
-        ]
+        self._events = events
+        self._bodies = ListBodies()
+        site.preparers.append(self._bodies)
+        self.handlers: Final[Mapping[str, Handler]] = {
+            **{f"/api/v1/{name}": endpoint(self._list(name)) for name in _LISTS},
+            "/api/v1/status": endpoint(self.status),
+            "/api/v1/explain": endpoint(self.explain),
+            "/api/v1/history": endpoint(self.history),
+            "/api/v1/events": endpoint(self.events, EVENTS),
+            "/api/v1": endpoint(self.index),
+            "/api/v1/": endpoint(self.index),
+            "/api/openapi.json": endpoint(self.openapi),
+        }
+        """The handler of each address."""
 
     def _list(self, name: str) -> Handler:
         document, known = _LISTS[name]
 
-        async def answer(request: web.Request) -> web.Response:
+        async def listed(request: web.Request) -> web.Response:
             query = parse_list(request.query.items(), known)
             site = self._site
             moment = site.moment()
             if moment.freshness is Freshness.UNKNOWN:
                 return self._no_mapping(moment)
-            tag, whole = site.tag(moment), site.bodies.find(name) if query == WHOLE else None
+            tag, whole = site.tag(moment), self._bodies.find(name) if query == WHOLE else None
             if is_current(request, tag):
                 return mapping_answer(moment, tag, None)
             if whole is not None:
@@ -114,7 +127,7 @@ class Api:
             body = await made_body(request, tag, _size(moment), lambda: document(moment, query))
             return mapping_answer(moment, tag, body)
 
-        return answer
+        return listed
 
     async def status(self, request: web.Request) -> web.Response:
         """The exporter itself; also answered before the first mapping."""
@@ -173,6 +186,11 @@ class Api:
 
         tag, body = await made(request, len(found.rows) + len(found.devices), written)
         return mapping_answer(moment, tag, None if is_current(request, tag) else body)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """A stream of changes (exporter.web.events)."""
+        no_parameters(request.query.items())
+        return await self._events.stream(request)
 
     async def index(self, request: web.Request) -> web.Response:
         """Every address with its parameters."""
@@ -236,3 +254,59 @@ def _endpoints() -> tuple[EndpointEntry, ...]:
         )
         for path, methods in paths.items()
     )
+
+
+def endpoint(handler: Handler, media: str = JSON) -> Handler:
+    """An API handler that answers with `media`: 406 where Accept refuses that, 400 for a QueryError."""
+
+    @wraps(handler)
+    async def answered(request: web.Request) -> web.StreamResponse:
+        accept = header_list(request, hdrs.ACCEPT)
+        if not accepts(accept, media):
+            found = visible(accept or "", limit=80)
+            return problem(406, f"Accept: found {found!r}, expected {media} among it", available=[media])
+        try:
+            return await handler(request)
+        except QueryError as error:
+            return problem(
+                400, str(error), parameter=error.parameter, found=error.found, expected=error.expected
+            )
+
+    return answered
+
+
+async def made(request: web.Request, size: int, make: Callable[[], T]) -> T:
+    """What `make` returns; made in a thread where `size`, a number of devices or rows, is large."""
+    if size < LARGE_FROM:
+        return make()
+    return await request.config_dict[ANSWER_WORKER].made(request, make)
+
+
+async def made_body(request: web.Request, tag: str, size: int, make: Callable[[], msgspec.Struct]) -> Body:
+    """The document of `make` as JSON, compressed where the client accepts gzip; where it is large made in a
+    thread, and shared with clients that are being sent the same.
+    """
+    gzipped = wants_gzip(request)
+
+    def written() -> Body:
+        return body_of(pieces(make()), gzipped=gzipped)
+
+    if size < LARGE_FROM:
+        return written()
+    return await request.config_dict[ANSWER_WORKER].body(request, (request.path_qs, tag, gzipped), written)
+
+
+def body_of(texts: list[bytes], *, gzipped: bool) -> Body:
+    """A text, compressed if `gzipped` and the size is worth it."""
+    if not gzipped or sum(map(len, texts)) < GZIP_FROM:
+        return Body(tuple(texts))
+    compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    return Body((b"".join([*map(compressor.compress, texts), compressor.flush()]),), gzipped=True)
+
+
+def mapping_answer(moment: Moment, tag: str, body: Body | None) -> web.Response:
+    """The JSON `body` about the mapping; 304 for None."""
+    response = not_modified(tag) if body is None else tagged(answer(body, JSON), tag)
+    if moment.state.taken_at is not None:
+        response.headers[TAKEN_AT] = rfc3339(moment.state.taken_at)
+    return response

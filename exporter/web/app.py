@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from aiohttp import hdrs, web
 
 from exporter.mapping.state import Freshness
 from exporter.views.wording import spelled
-from exporter.web.answers import EVENTS, Handler, endpoint, wants_gzip
-from exporter.web.api import Api
-from exporter.web.assets import Assets
+from exporter.web.answers import Handler, wants_gzip
 from exporter.web.events import Events
 from exporter.web.site import MetricsSource, Site, judge
 from runtime.exposition import negotiate
@@ -18,23 +16,25 @@ from runtime.http.app import application, problem
 from runtime.http.bodies import Body, BodyResponse
 
 if TYPE_CHECKING:
+    from exporter.web.api import Api
     from exporter.web.pages.handlers import Pages
 
 __all__ = ["MetricsSource", "Site", "build"]
 
+T = TypeVar("T")
+
 _API: Final = "devices, pods, claims, resources, anomalies, explain, history, status, events"
+"""What is below /api/v1."""
 
 
 def build(site: Site) -> web.Application:
     """The exporter's HTTP application over `site`."""
-    assets, events = Assets(), Events(site)
-    pages = _LazyPages(site, assets)
+    events = Events(site)
+    api, pages = _Lazy(lambda: _api(site, events)), _Lazy(lambda: _pages(site))
+    page = pages.handler
 
-    def page(of: Callable[["Pages"], Handler]) -> Handler:
-        async def handler(request: web.Request) -> web.StreamResponse:
-            return await of(await pages.get())(request)
-
-        return handler
+    def data(path: str) -> web.RouteDef:
+        return web.get(path, api.handler(lambda found: found.handlers[path]))
 
     @web.middleware
     async def not_found(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -63,9 +63,9 @@ def build(site: Site) -> web.Application:
             web.get("/metrics", probes.metrics),
             web.get("/-/healthy", probes.healthy),
             web.get("/-/ready", probes.ready),
-            *Api(site).routes(),
-            web.get("/api/v1/events", endpoint(events.stream, EVENTS)),
-            web.get("/static/{name}", assets.serve),
+            *map(data, ("/api/openapi.json", "/api/v1", "/api/v1/")),
+            *(data(f"/api/v1/{name}") for name in _API.split(", ")),
+            web.get("/static/{name}", page(lambda found: found.assets.serve)),
         ]
     )
     app.on_shutdown.append(events.end)
@@ -73,29 +73,43 @@ def build(site: Site) -> web.Application:
     return app
 
 
-class _LazyPages:
-    """Imports the pages for the first one that is requested. Most nodes are only scraped: without pages they
-    need 5 MiB less, and a tenth less time to start.
+class _Lazy(Generic[T]):
+    """Imports the API, or the pages, for the first request of it. Most nodes are only scraped: without both
+    they need 6 MiB less, and less time to start.
     """
 
-    def __init__(self, site: Site, assets: Assets) -> None:
-        self._site = site
-        self._assets = assets
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
         self._turn = asyncio.Lock()
-        self._pages: Pages | None = None
+        self._made: T | None = None
 
-    async def get(self) -> "Pages":
-        """The pages."""
+    def handler(self, of: Callable[[T], Handler]) -> Handler:
+        """The handler `of` the API or the pages."""
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            return await of(await self.get())(request)
+
+        return handler
+
+    async def get(self) -> T:
+        """The API or the pages."""
         async with self._turn:
-            if self._pages is None:
-                self._pages = await asyncio.to_thread(self._import)
-            return self._pages
+            if self._made is None:
+                # In a thread: the pages take a third of a second.
+                self._made = await asyncio.to_thread(self._make)
+            return self._made
 
-    def _import(self) -> "Pages":
-        # In a thread: it takes a third of a second.
-        from exporter.web.pages.handlers import Pages  # noqa: PLC0415
 
-        return Pages(self._site, self._assets)
+def _api(site: Site, events: Events) -> "Api":
+    from exporter.web.api import Api  # noqa: PLC0415 -- see _Lazy
+
+    return Api(site, events)
+
+
+def _pages(site: Site) -> "Pages":
+    from exporter.web.pages.handlers import Pages  # noqa: PLC0415 -- see _Lazy
+
+    return Pages(site)
 
 
 async def _errors_are_not_cached(_request: web.Request, response: web.StreamResponse) -> None:

@@ -15,7 +15,6 @@ from aiohttp import hdrs, web
 from aiohttp_sse import EventSourceResponse
 
 from exporter.mapping.state import Freshness, Moment, State
-from exporter.views.query import no_parameters
 from exporter.views.wording import rfc3339
 from exporter.web.site import Site
 from runtime.http.app import problem
@@ -63,7 +62,6 @@ class Events:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """One stream, until the client disconnects or the process ends; 503 above the limit."""
-        no_parameters(request.query.items())
         if request.method == hdrs.METH_HEAD:
             return web.Response(
                 headers={hdrs.CONTENT_TYPE: "text/event-stream", hdrs.CACHE_CONTROL: "no-cache"}

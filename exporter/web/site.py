@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.state import Failure, Freshness, Moment, State, StateStore
-from exporter.views.bodies import ListBodies
+from exporter.refresh.protocols import Preparer
 from exporter.views.wording import AGEING, clock_time, counted, lasting, reason, rfc3339, spelled
 from runtime.exposition import Format
 
@@ -57,7 +57,7 @@ class Site(Struct, frozen=True):
 
     `triggers` returns what makes the exporter refresh, in words. `reader` reads device ids. `cpu_nodes` maps
     CPUs to NUMA nodes. `run` identifies this run of the process, because generations restart with each.
-    `bodies` are those of whole lists.
+    `preparers` are called before a state is published: the API adds one.
     """
 
     states: StateStore
@@ -72,7 +72,7 @@ class Site(Struct, frozen=True):
     reader: IdReader = read_id
     cpu_nodes: Mapping[int, int] = field(default_factory=dict[int, int])
     run: str = field(default_factory=lambda: token_hex(4))
-    bodies: ListBodies = field(default_factory=ListBodies)
+    preparers: list[Preparer] = field(default_factory=list[Preparer])
     _last_tag: _LastTag = field(default_factory=_LastTag)
 
     def moment(self) -> Moment:

@@ -172,9 +172,10 @@ class _KeptPage(Struct, frozen=True):
 class Pages:
     """The pages. Equal history queries at the same time share one query."""
 
-    def __init__(self, site: Site, assets: Assets) -> None:
+    def __init__(self, site: Site) -> None:
         self._site = site
-        self._templates = Templates(assets.address, site.version)
+        self.assets = Assets()
+        self._templates = Templates(self.assets.address, site.version)
         self._kept: dict[str, _KeptPage] = {}
         self._queries: dict[HistoryQuery, asyncio.Task[HistoryAnswer]] = {}
         self._turns = asyncio.Semaphore(_QUERIES)

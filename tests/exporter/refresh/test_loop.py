@@ -748,9 +748,11 @@ class Noted:
 
 
 async def test_what_readers_need_is_made_in_the_worker_before_they_see_the_state() -> None:
-    pods, prepared, noted = Pods(), Prepared(), Noted()
-    async with running(pods=pods, preparers=[prepared], notes=noted) as loop:
+    pods, prepared, noted, preparers = Pods(), Prepared(), Noted(), list[Prepared]()
+    async with running(pods=pods, preparers=preparers, notes=noted) as loop:
         prepared.published = lambda: loop.state
+        preparers.append(prepared)
+        await loop.allocate(b="q")
         assert loop.state is prepared.states[-1]
         assert loop.state.notes == ("2 devices",)
         await loop.allocate(a="p", b="q")

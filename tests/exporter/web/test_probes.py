@@ -1,8 +1,6 @@
 """/-/healthy, /-/ready, /metrics, static files, and headers of every answer."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,9 +99,3 @@ async def test_static_files_are_immutable_at_an_address_with_their_hash(client: 
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert (await client.get("/static/devicelens.js")).status == 404
     assert (await client.get("/static/..%2fapp.py")).status == 404
-
-
-def test_pages_are_imported_for_the_first_request_of_a_page() -> None:
-    code = "import sys, exporter.main\nprint('jinja2' in sys.modules, 'exporter.web.pages' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"

@@ -57,13 +57,25 @@ async def test_head_has_the_headers_of_get(client: Client, path: str) -> None:
         assert await head.read() == b""
 
 
+async def test_a_list_that_a_client_asks_for_is_made_before_the_next_state_is_published(
+    client: Client, world: SimpleNamespace
+) -> None:
+    assert world.site.preparers == []
+    assert (await client.get("/api/v1/devices")).status == 200
+    (bodies,) = world.site.preparers
+    state = world.publish()
+    bodies.prepare(state)
+    assert bodies.find("devices").ready(state) is not None
+    assert bodies.find("pods").ready(state) is None
+
+
 @pytest.mark.parametrize("path", [*MAPPED, "/api/v1/status"])
 async def test_documents_of_many_devices_are_made_in_a_thread_and_are_the_same(
     client: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = await client.get(path, headers={"Accept-Encoding": "identity"})
     expected = await plain.read()
-    monkeypatch.setattr("exporter.web.answers.LARGE_FROM", 0)
+    monkeypatch.setattr("exporter.web.api.LARGE_FROM", 0)
     for encoding in ("identity", "gzip"):
         answers = [await client.get(path, headers={"Accept-Encoding": encoding}) for _ in range(2)]
         assert [await one.read() for one in answers] == [expected, expected]

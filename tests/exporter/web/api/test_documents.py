@@ -50,7 +50,7 @@ async def explain(client: Client, device: str, resource: str = "", status: int =
 async def test_all_pages_of_a_list_joined_are_the_list(
     client: Client, name: str, large: bool, filters: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exporter.web.answers.LARGE_FROM", 0 if large else 10**6)
+    monkeypatch.setattr("exporter.web.api.LARGE_FROM", 0 if large else 10**6)
     whole = await read_json(client, f"/api/v1/{name}", 200, **filters)
     assert (whole["next"], list(whole)[-1]) == (None, name)
     pages = list[Any]()
