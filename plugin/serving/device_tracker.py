@@ -266,7 +266,7 @@ class DeviceTracker:
         self._survey = survey
         transitions: Sequence[HealthTransition] = ()
         if applied:
-            self._prober.replace(self._there())
+            self._prober.scanned(self._there(self._present))
         else:
             transitions = await self._apply_survey(survey.devices)
         self._log.left_out([*survey.left_out, *self._inventory.left_out.items()])
@@ -287,15 +287,16 @@ class DeviceTracker:
             async for some in _in_turns(self._present.items()):
                 self._ownership.examine(dict(some), self._inventory.may_be_held)
         self._claim()
-        self._health.survey(self._there(), self._clock.monotonic())
-        self._prober.replace(self._there())
+        self._prober.scanned(self._there(self._present))
         transitions: list[HealthTransition] = []
         async for ids in _in_turns(self._present):
-            there = {i: self._present[i] for i in ids if i in self._present}
-            transitions += self._inventory.update(self._sightings(there), (), self._clock.instant())
+            seen = {i: self._present[i] for i in ids if i in self._present}
+            self._probe(self._there(seen))
+            transitions += self._inventory.update(self._sightings(seen), (), self._clock.instant())
         async for ids in _in_turns(self._inventory.missing(self._present)):
             gone = [i for i in ids if i not in self._present]
             transitions += self._inventory.update((), gone, self._clock.instant())
+        self._health.survey(self._there(self._present), self._clock.monotonic())
         transitions += self._inventory.survey(self._sightings(self._present), self._clock.instant())
         await asyncio.sleep(0)
         return transitions
@@ -313,11 +314,18 @@ class DeviceTracker:
     def _is_settled(self) -> bool:
         return not self._plan.exclusive or self._ownership.settled
 
-    def _there(self) -> dict[str, Device]:
-        """The devices that the probes check."""
+    def _there(self, devices: Mapping[str, Device]) -> dict[str, Device]:
+        """Those of `devices` that the probes check."""
         if not self._plan.probes:
             return {}
-        return {i: device for i, device in self._present.items() if not device.absent}
+        return {i: device for i, device in devices.items() if not device.absent}
+
+    def _probe(self, devices: Mapping[str, Device]) -> None:
+        """Probe `devices` from now on."""
+        now = self._clock.monotonic()
+        for device_id, device in devices.items():
+            self._health.arrived(device_id, now)
+            self._prober.add(device)
 
     async def _scan_entries(self, entries: Collection[tuple[str, str]]) -> bool:
         """Scan single directory entries; False where a full scan is needed instead."""
@@ -355,9 +363,7 @@ class DeviceTracker:
         for device_id in (*change.gone, *(self._refused.keys() - refused)):
             self._health.left(device_id, now)
             self._prober.remove(device_id)
-        for device_id, device in seen.items():
-            self._health.arrived(device_id, now)
-            self._prober.add(device)
+        self._probe(seen)
         self._apply(self._inventory.update(self._sightings(seen), change.gone, self._clock.instant()))
 
     def _claim(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import ssl
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager, suppress
 from functools import cache
 from glob import escape
@@ -65,20 +65,16 @@ class Prober:
         self._unreported: set[str] = set()
         self._wake = asyncio.Event()
 
-    def replace(self, devices: Mapping[str, Device]) -> None:
-        """Set the devices, by id, and run the probes that belong to each scan."""
-        if not self._probes:
-            return
-        for device_id in self._devices.keys() - devices.keys():
+    def scanned(self, devices: Collection[str]) -> None:
+        """Remove all but these devices, and run the probes that belong to each scan."""
+        for device_id in [i for i in self._devices if i not in devices]:
             self.remove(device_id)
-        for device in devices.values():
-            self.add(device)
         self._request(
             (i, q.probe) for i, (_, each) in self._devices.items() for q in each.values() if q.with_scans
         )
 
     def add(self, device: Device) -> None:
-        """Add a device, or replace it where it changed."""
+        """Add a device, or replace it where it changed, and run its probes."""
         known = self._devices.get(device.id)
         if not self._probes or (known is not None and known[0] is device):
             return
