@@ -2,7 +2,8 @@
 # pyright: reportPrivateUsage=false
 
 import asyncio
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from plugin.discovery.source import Found
 from plugin.serving import device_tracker
 from plugin.serving.context import Pace
 from plugin.serving.device_tracker import MAX_ENTRIES, DeviceTracker, ScanRequest, ScanSchedule, ScanTriggers
+from plugin.serving.probes import Answered, ProbeRunner, Question
 from plugin.serving.resource import ServedResource
 from plugin.serving.scan import DeviceScanner, ScanResult
 from plugin.serving.status import ResourceCounters, ResourceLog
@@ -62,9 +64,9 @@ async def test_many_changes_during_a_scan_that_hangs_cause_one_full_scan(tmp_pat
 CONFIGURATION = "version: 1\nresources: [{name: a.b/c, discover: [{files: {directory: /d}}]}]\n"
 
 
-def tracker_of(inventory: Inventory) -> DeviceTracker:
+def tracker_of(inventory: Inventory, configuration: str = CONFIGURATION) -> DeviceTracker:
     """The tracker of a resource whose kubelet gives no answer."""
-    (plan,) = load(CONFIGURATION.encode(), "test")
+    (plan,) = load(configuration.encode(), "test")
     context = plugin_context(Path("/nowhere"), Path("/nowhere"), Clock(), use_inotify=False)
     context.ownership.configure([plan])
     return DeviceTracker(
@@ -159,6 +161,30 @@ async def test_no_device_is_advertised_before_it_is_claimed(monkeypatch: pytest.
     async with background(probes()):
         await tracker._scan_everything(0.0)
     assert advertised | {entry.id for entry in inventory.advertised()} == {"a", "c"}
+
+
+async def test_a_scan_in_turns_runs_each_probe_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_tracker, "AT_ONCE", 1)
+    probe = "health: [{exists: '/d/{{ device.name }}.ok'}]"
+    configuration = CONFIGURATION.replace("}]}]\n", f"}}], {probe}}}]\n")
+    host, inventory, asked = Host(monkeypatch), Inventory(), Counter[str]()
+    tracker = tracker_of(inventory, configuration)
+
+    async def run(_self: ProbeRunner, questions: Sequence[Question], answered: Answered) -> None:
+        for question in questions:
+            asked[question.device] += 1
+            answered(question, "")
+
+    monkeypatch.setattr(ProbeRunner, "run", run)
+    host.devices = devices("abc")
+    async with background(tracker.run()):
+        await until_holds(tracker.probed.is_set)
+        await until_holds(lambda: len(inventory) == 3)
+        assert asked == {"a": 1, "b": 1, "c": 1}
+        host.devices = (*host.devices, *devices("d"))
+        tracker._schedule.everything()
+        await until_holds(lambda: len(inventory) == 4)
+    assert asked == {"a": 2, "b": 2, "c": 2, "d": 1}
 
 
 async def test_no_full_scan_holds_the_event_loop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
