@@ -242,6 +242,14 @@ class HistogramCounts:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._total += value
 
+    def after(self, values: Iterable[float]) -> "HistogramCounts":
+        """These observations and further ones."""
+        found = HistogramCounts(self._bounds)
+        found._counts, found._total = self._counts.copy(), self._total
+        for value in values:
+            found.observe(value)
+        return found
+
     def add_to(self, family: Family, labels: Sequence[str] = ()) -> None:
         """Add these observations to a family, under these values of its labels."""
         bounds = (*map(number, self._bounds), "+Inf")
@@ -281,17 +289,19 @@ T = TypeVar("T")
 
 
 class ItemFamily(Generic[T]):
-    """A gauge with samples of many items, in blocks: those of items that did not change are kept."""
+    """A family with samples of many items, in blocks: those of items that did not change are kept."""
 
     def __init__(self, new: Callable[[], Family], add: Callable[[Family, T], None]) -> None:
         """`new` returns the family without samples; `add` adds those of one item."""
         self._new, self._add = new, add
-        self._head = block(new().head().encode())
+        self._heads = {form: block(new().head(form).encode()) for form in Format}
         self._cache = BlockCache[T](self._write, keep_text=TEXT_KEPT)
 
-    def blocks(self, groups: Iterable[tuple[Hashable, Sequence[T]]]) -> list[Block]:
+    def blocks(
+        self, groups: Iterable[tuple[Hashable, Sequence[T]]], form: Format = Format.TEXT
+    ) -> list[Block]:
         """The blocks of the family; groups as in BlockCache.of."""
-        return [self._head, *self._cache.of(groups)]
+        return [self._heads[form], *self._cache.of(groups)]
 
     def _write(self, items: Sequence[T]) -> bytes:
         family = self._new()

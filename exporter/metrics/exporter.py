@@ -105,8 +105,7 @@ class Metrics:
         # What cannot be written fails the scrape, never the refresh.
         with suppress(Exception):
             for form in {form for form, _ in self._expected()}:
-                for collector in self._own:
-                    collector.of(form)
+                self._own_blocks(form)
 
     async def document(self, form: Format, *, compress: bool) -> tuple[bytes, ...]:
         """The exposition as `form`, gzipped if `compress`, in pieces: scrapes share those of the mapping.
@@ -119,7 +118,7 @@ class Metrics:
             await asyncio.get_running_loop().run_in_executor(self._worker, self._write, state)
             state, body = self._present()
         self._show(state)
-        tail = [*[collector.of(form) for collector in (*self._own, *self._collectors)], END[form]]
+        tail = [*self._own_blocks(form), *[collector.of(form) for collector in self._collectors], END[form]]
         if compress:
             return gzip_pieces([body.deflated, *tail])
         text = body.text
@@ -130,6 +129,10 @@ class Metrics:
     def close(self) -> None:
         """End the rendering thread."""
         self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _own_blocks(self, form: Format) -> list[Block]:
+        """The families of counts and of the mapping's status."""
+        return [*self.counters.blocks(form), *[collector.of(form) for collector in self._own]]
 
     def _expected(self) -> list[tuple[Format, bool]]:
         """The formats of which a scrape is expected, and whether compressed."""

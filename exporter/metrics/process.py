@@ -3,7 +3,9 @@
 import itertools
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Final
 
 from msgspec import Struct, field
@@ -14,7 +16,8 @@ from exporter.mapping.model import DeviceKey
 from exporter.mapping.state import UNSETTLED, State
 from exporter.refresh.protocols import Phase, PodSource, Trigger
 from kubelet.podresources import METHODS, UNDECODABLE
-from runtime.exposition import Family, HistogramCounts, counter, gauge, histogram
+from runtime.blocks import CHUNK, Block
+from runtime.exposition import Family, Format, HistogramCounts, ItemFamily, counter, gauge, histogram
 
 _HOLD_BUCKETS: Final = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400)
 _REFRESH_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -24,24 +27,64 @@ MAX_RESOURCES: Final = 1000
 _FORESEEN: Final = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", UNDECODABLE)
 
 
-class _ResourceCounts(Struct):
-    """Counts of one resource; `held`: how long released devices were held."""
+class _ResourceCounts(Struct, frozen=True, eq=False):
+    """Counts of one resource; `held`: how long released devices were held. Another object after each count.
 
+    `number` is in the order in which resources appeared, which is that of their series.
+    """
+
+    name: str
     number: int
-    """In the order in which resources appeared: the order of their series."""
     allocations: int = 0
     releases: int = 0
     held: HistogramCounts = field(default_factory=lambda: HistogramCounts(_HOLD_BUCKETS))
+
+    def after(self, allocations: int, held: Sequence[float]) -> "_ResourceCounts":
+        """The counts with further allocations and releases; `held`: seconds of each release."""
+        return _ResourceCounts(
+            *(self.name, self.number, self.allocations + allocations, self.releases + len(held)),
+            self.held.after(held),
+        )
+
+
+def _of_resources(node: str) -> list[ItemFamily[_ResourceCounts]]:
+    """The families of resources."""
+    labels = ("node", "resource")
+    allocations = partial(
+        counter,
+        "devicelens_allocations",
+        "Allocations seen since the exporter started, one for each device and holder. [STABLE]",
+        labels,
+    )
+    releases = partial(
+        counter,
+        "devicelens_releases",
+        "Releases seen since the exporter started, one for each device and holder. [STABLE]",
+        labels,
+    )
+    held = partial(
+        histogram,
+        "devicelens_allocation_hold_seconds",
+        "How long released devices were held, from observed start to observed end, in seconds. [ALPHA]",
+        labels,
+    )
+    return [
+        ItemFamily(allocations, lambda family, one: family.add((node, one.name), one.allocations)),
+        ItemFamily(releases, lambda family, one: family.add((node, one.name), one.releases)),
+        ItemFamily(held, lambda family, one: one.held.add_to(family, (node, one.name))),
+    ]
 
 
 class Counters:
     """Counts of the exporter, and their families. Implements the refresh loop's Observer."""
 
     def __init__(self, node: str) -> None:
-        self._node = node
         self._resources: dict[str, _ResourceCounts] = {}
         """By resource; the latest are at the end."""
         self._numbers = itertools.count()
+        self._groups: list[tuple[int, list[_ResourceCounts]]] = []
+        """By number, each those of a block."""
+        self._of_resources = _of_resources(node)
         # Prometheus sees no increase from "no series" to 1: foreseeable series begin at 0.
         self._refreshes = Counter({trigger.value: 0 for trigger in Trigger})
         self._errors = Counter({(method, code): 0 for method in METHODS for code in _FORESEEN})
@@ -50,7 +93,7 @@ class Counters:
         self._changes = 0
 
     def condition(self) -> object:
-        """Grows with every count."""
+        """Grows with every refresh."""
         return self._changes
 
     def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:  # noqa: ARG002 -- see `timed`
@@ -76,50 +119,29 @@ class Counters:
         """Count allocations and releases. Every known resource has counters, from 0 on. Claimed devices have
         no resource and are not counted.
         """
-        self._changes += 1
         present = state.snapshot.resources()
-        for resource in present:
-            self._counts(resource)
-        for holding in changes.change.began:
-            if isinstance(holding.key, DeviceKey):
-                self._counts(holding.key.resource).allocations += 1
+        began = Counter([one.key.resource for one in changes.change.began if isinstance(one.key, DeviceKey)])
+        held: dict[str, list[float]] = {}
         for release in changes.released:
             if isinstance(release.holding.key, DeviceKey):
-                counts = self._counts(release.holding.key.resource)
-                counts.releases += 1
-                counts.held.observe(release.seconds)
+                held.setdefault(release.holding.key.resource, []).append(release.seconds)
+        for resource in {**present, **began, **held}:
+            counts = self._resources.pop(resource, None) or _ResourceCounts(resource, next(self._numbers))
+            if resource in began or resource in held:
+                counts = counts.after(began[resource], held.get(resource, ()))
+            self._resources[resource] = counts
         excess = max(0, len(self._resources) - MAX_RESOURCES)
         for resource in [name for name in self._resources if name not in present][:excess]:
             del self._resources[resource]
+        numbered = sorted(self._resources.values(), key=lambda one: one.number)
+        self._groups = [(at, list(some)) for at, some in groupby(numbered, lambda one: one.number // CHUNK)]
 
-    def _counts(self, resource: str) -> _ResourceCounts:
-        counts = self._resources.pop(resource, None) or _ResourceCounts(next(self._numbers))
-        self._resources[resource] = counts
-        return counts
+    def blocks(self, form: Format) -> list[Block]:
+        """The families of resources at this moment. A node may have thousands, and a refresh counts few."""
+        return [one for family in self._of_resources for one in family.blocks(self._groups, form)]
 
     def families(self) -> Iterable[Family]:
-        """The families at this moment."""
-        by_resource = ("node", "resource")
-        allocations = counter(
-            "devicelens_allocations",
-            "Allocations seen since the exporter started, one for each device and holder. [STABLE]",
-            by_resource,
-        )
-        releases = counter(
-            "devicelens_releases",
-            "Releases seen since the exporter started, one for each device and holder. [STABLE]",
-            by_resource,
-        )
-        held = histogram(
-            "devicelens_allocation_hold_seconds",
-            "How long released devices were held, from observed start to observed end, in seconds. [ALPHA]",
-            by_resource,
-        )
-        for resource, counts in sorted(self._resources.items(), key=lambda item: item[1].number):
-            allocations.add((self._node, resource), counts.allocations)
-            releases.add((self._node, resource), counts.releases)
-            counts.held.add_to(held, (self._node, resource))
-        yield from (allocations, releases, held)
+        """The families of refreshes at this moment."""
         refreshes = counter(
             "devicelens_refreshes",
             "Refreshes by what asked for them; one that several asked for counts for each. [ALPHA]",

@@ -463,6 +463,27 @@ async def test_number_of_resources_with_counters_is_bounded(
     assert len(_samples(await its.text(), "allocations_total")) == 20
 
 
+def test_counts_of_many_resources_are_written_again_only_where_they_changed(its: Exposed) -> None:
+    counters, tracker = its.metrics.counters, HoldingTracker()
+
+    def changed(now: float, holder: Holder) -> list[int]:
+        """The blocks that were written again; each family has a head and three blocks."""
+        before = counters.blocks(Format.TEXT)
+        devices = [
+            device("x", *[holder][: number == 7], resource=f"a.b/r{number:03}") for number in range(150)
+        ]
+        snapshot = scene.snapshot(*devices)
+        counters.changed(_state(snapshot), tracker.advance(snapshot, now))
+        after = counters.blocks(Format.TEXT)
+        assert b"".join(one.text for one in after).count(b"\n") == 6 + 150 * (1 + 1 + 14)
+        return [at for at, one in enumerate(after) if one not in before]
+
+    changed(0.0, TRAINER)
+    counters.timed(dict.fromkeys(Phase, 1.0))
+    assert changed(1.0, TRAINER) == []
+    assert changed(2.0, SIDE) == [1, 5, 9]
+
+
 async def test_plugin_url_up_has_a_series_for_each_plugin(its: Exposed) -> None:
     reports = [PluginReport("unix:/a", received_at=1.0), PluginReport("http://b:1", problem="refused")]
     its.publish(advertised=merge_reports(reports))
