@@ -123,20 +123,13 @@ def _is_known(kind: str, value: str, fields: frozenset[str], attributes: frozens
 def _insertion(kind: str, value: str) -> _Part:
     match kind:
         case "name":
-            return lambda variables: str(_variable(variables, value))
+            return lambda variables: str(variables[value])
         case "field":
-            return lambda variables: getattr(_variable(variables, "device"), value)
+            return lambda variables: getattr(variables["device"], value)
         case "attribute":
-            return lambda variables: _attribute(_variable(variables, "device").attrs, value)
+            return lambda variables: _attribute(variables["device"].attrs, value)
         case _:
-            return lambda variables: value.join(_variable(variables, "ids"))
-
-
-def _variable(variables: Mapping[str, Any], name: str) -> Any:
-    try:
-        return variables[name]
-    except KeyError:
-        raise TemplateError(f"{name!r} is undefined") from None
+            return lambda variables: value.join(variables["ids"])
 
 
 def _attribute(attributes: Mapping[str, str], name: str) -> str:
@@ -147,6 +140,9 @@ def _attribute(attributes: Mapping[str, str], name: str) -> str:
 
 
 def _inserted(parts: tuple[_Part, ...], variables: Mapping[str, Any]) -> str:
-    text = "".join([part if isinstance(part, str) else part(variables) for part in parts])
+    try:
+        text = "".join([part if isinstance(part, str) else part(variables) for part in parts])
+    except KeyError as error:
+        raise TemplateError(f"{error.args[0]!r} is undefined") from None
     check_length(len(text))
     return text

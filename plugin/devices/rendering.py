@@ -99,7 +99,8 @@ class Renderer:
                 known = made.setdefault(container, node)
                 if known.host != host:
                     raise self._twice(place, container, known.host, host)
-                made[container] = _joined(known, node)
+                if known is not node:
+                    made[container] = _joined(known, node)
         return tuple(made.values())
 
     def mounts(
@@ -150,7 +151,7 @@ class Renderer:
 
     def scopes(self, *templates: Template) -> Sequence[Mapping[str, object]]:
         """Variables for each rendering: for each node or device where a template uses it, else once."""
-        uses = frozenset[str]().union(*[template.uses for template in templates])
+        uses = {name for template in templates for name in template.uses}
         if "node" in uses:
             return [{**variables, "node": node} for variables in self._each for node in _nodes(variables)]
         return self._each if "device" in uses else (self._whole,)

@@ -11,12 +11,12 @@ import secrets
 import stat
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from weakref import finalize
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from plugin.discovery.beneath import open_beneath
 
@@ -101,11 +101,21 @@ def read_link(path: str) -> str:
     return os.readlink(path)  # noqa: PTH115 -- see above
 
 
-class _Memory(Struct):
-    """What one thread has read of the host within `HostRoot.reading_once`."""
+class _Memory:
+    """What one thread has read of the host: while it is entered, it is the thread's one of `memories`."""
 
-    links: LinkResolver
-    statuses: dict[str, os.stat_result] = field(default_factory=dict[str, os.stat_result])
+    __slots__ = ("_memories", "links", "statuses")
+
+    def __init__(self, memories: threading.local, links: LinkResolver) -> None:
+        self._memories = memories
+        self.links = links
+        self.statuses: dict[str, os.stat_result] = {}
+
+    def __enter__(self) -> None:
+        self._memories.memory = self
+
+    def __exit__(self, *_: object) -> None:
+        self._memories.memory = None
 
 
 class HostRoot:
@@ -115,6 +125,7 @@ class HostRoot:
         self._memories = threading.local()
         self._root = root if root.is_absolute() else root.absolute()
         self._is_all = self._root == Path("/")
+        self._text = str(self._root).rstrip("/")
         self._descriptor: int | None = None
 
     def here(self, path: str) -> Path:
@@ -136,22 +147,17 @@ class HostRoot:
             finalize(self, os.close, self._descriptor)
         return open_beneath(self._descriptor, path, flags)
 
-    @contextmanager
-    def reading_once(self) -> Generator[None]:
+    def reading_once(self) -> AbstractContextManager[None]:
         """Within this context this thread reads each link and each status once.
 
         For one short call that checks a path in several steps, such as Allocate. The context must end before
         anything is changed on the host.
         """
-        self._memories.memory = _Memory(self.links())
-        try:
-            yield
-        finally:
-            self._memories.memory = None
+        return _Memory(self._memories, self.links())
 
     def links(self) -> "LinkResolver":
         """A resolver of links that reads each link once."""
-        return LinkResolver(str(self._root).rstrip("/"))
+        return LinkResolver(self._text)
 
     def real(self, path: str) -> str:
         """The host path with all links of its existing part followed."""
