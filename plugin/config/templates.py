@@ -5,9 +5,10 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
+
+from msgspec import Struct
 
 MAX_OUTPUT: Final = 128 * 1024 - 1
 """The longest output: the kernel accepts no longer argument or variable."""
@@ -27,8 +28,7 @@ def check_length(length: int) -> None:
         raise TemplateError(f"renders to more than {MAX_OUTPUT} characters")
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Struct, frozen=True):
     """A compiled template. `uses`: its variables. Templates with equal text are equal.
 
     `fill` makes the text from variables; None for a constant text.
@@ -36,7 +36,13 @@ class Template:
 
     text: str
     uses: frozenset[str]
-    fill: Callable[[Mapping[str, object]], str] | None = field(compare=False, default=None)
+    fill: Callable[[Mapping[str, object]], str] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Template) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
     def render(self, variables: Mapping[str, object]) -> str:
         """The text for `variables`. Raises TemplateError for every failure."""

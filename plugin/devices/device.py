@@ -1,7 +1,8 @@
 """A physical device of a resource."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from plugin.discovery.source import Found
 
@@ -11,8 +12,7 @@ HeldIds = Mapping[str, frozenset[str]]
 """Held ids by resource."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """One physical device of a resource. `id` is unique in the resource; no NUMA node is negative.
 
     `found`: the device as its source found it, None for one of which only the id is known.
@@ -24,7 +24,7 @@ class Device:
     attrs: Mapping[str, str] = field(default_factory=dict)
     numa_nodes: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
-    found: Found | None = field(default=None, compare=False, repr=False)
+    found: Found | None = None
 
     @property
     def absent(self) -> str:

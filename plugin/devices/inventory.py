@@ -234,8 +234,7 @@ class Inventory:
         healthy = not sighting.reason
         since = known.since if healthy == known.healthy else now.wall
         new = TrackedDevice(device, sighting.reason, since)
-        # What the source found is not compared with a device, but its claim must be the present one.
-        if new == known and device.found == known.device.found:
+        if new == known:
             return
         if healthy != known.healthy:
             transitions.append(HealthTransition(device.id, healthy, sighting.reason))

@@ -6,12 +6,10 @@ attributes of its devices, the host paths that it reads, and its scanner. `regis
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
 from typing import ClassVar, Final, Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from plugin.discovery.host import HostRoot, node_of
@@ -38,7 +36,7 @@ class Found(Struct, frozen=True, gc=False):
 
     name: str
     path: str = ""
-    attrs: Mapping[str, str] = msgspec.field(default_factory=dict)
+    attrs: Mapping[str, str] = field(default_factory=dict)
     absent: str = ""
     numa_node: int | None = None
     rdev: tuple[str, int, int] | None = None
@@ -102,8 +100,7 @@ def selected(result: Found | Mismatch | str | None) -> Found | None:
     return result if isinstance(result, Found) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """The result of a scan.
 
     `follow` are (host directory, fnmatch pattern of entries) pairs and `subsystems` are the kernel's uevent
@@ -116,8 +113,8 @@ class Findings:
     follow: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     subsystems: frozenset[str] = frozenset()
-    entrywise: frozenset[str] = field(default=frozenset(), compare=False)
-    not_selected: NotSelected = field(default=NotSelected(), compare=False)
+    entrywise: frozenset[str] = frozenset()
+    not_selected: NotSelected = NotSelected()
 
 
 class Scanner(Protocol):
@@ -255,8 +252,7 @@ def selection_notes(found: Sized, seen: int, kind: str, none: str) -> tuple[str,
 S = TypeVar("S")
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Shared(Generic[S]):
+class Shared(Struct, Generic[S], weakref=True, eq=False):
     """A value that several threads use; hold `lock` meanwhile."""
 
     value: S

@@ -4,12 +4,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from re import Pattern
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices.device import Device
