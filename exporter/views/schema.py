@@ -3,7 +3,8 @@
 Times are RFC 3339 in UTC. An unknown value is null, never an empty string: a whole device's `parent`, a
 `pod_uid` that no source provides, `healthy` where the kubelet does not report allocatable devices.
 
-The docstrings are the schemas' descriptions in the OpenAPI document; `make openapi` renews it.
+The docstrings are the schemas' descriptions in the OpenAPI document; `make openapi` renews it. What a list
+has thousands of is `gc=False`: the garbage collector need not visit what cannot be part of a cycle.
 """
 
 from typing import Annotated
@@ -82,14 +83,14 @@ class ListEnvelope(Envelope, frozen=True, kw_only=True):
     ] = None
 
 
-class WorkloadEntry(Struct, frozen=True):
+class WorkloadEntry(Struct, frozen=True, gc=False):
     """A pod's owner: a Deployment, a CronJob, the Node of a static pod, or the pod itself."""
 
     kind: str
     name: str
 
 
-class HolderEntry(Struct, frozen=True):
+class HolderEntry(Struct, frozen=True, gc=False):
     """A container that holds a device. `since_exact` is false where the container already held the device
     when the exporter first saw it. `workload` is null where the pod's owner is unknown. `confirmed` is false
     where the kubelet has restarted and not listed the pod since.
@@ -105,7 +106,7 @@ class HolderEntry(Struct, frozen=True):
     confirmed: bool = True
 
 
-class PluginEntry(Struct, frozen=True):
+class PluginEntry(Struct, frozen=True, gc=False):
     """What a device's own plugin reports. `answers` is false where this is the plugin's last report and it
     does not respond now. `reason` is why the device is unhealthy, `since` when its health last changed.
     """
@@ -119,7 +120,7 @@ class PluginEntry(Struct, frozen=True):
     last_allocated: Time | None
 
 
-class DeviceEntry(Struct, frozen=True):
+class DeviceEntry(Struct, frozen=True, gc=False):
     """A device that is allocatable, held, reported by its plugin, or no longer offered. `plugin` is null
     where no plugin reports it. `no_longer_offered_since` is null unless the kubelet offered the device or a
     pod held it once, and no answer names it any more.
@@ -141,7 +142,7 @@ class DevicesDocument(ListEnvelope, frozen=True, kw_only=True):
     devices: tuple[DeviceEntry, ...]
 
 
-class HeldDeviceEntry(Struct, frozen=True):
+class HeldDeviceEntry(Struct, frozen=True, gc=False):
     """A device that a container holds."""
 
     resource: str
@@ -152,7 +153,7 @@ class HeldDeviceEntry(Struct, frozen=True):
     since_exact: bool
 
 
-class HeldClaimEntry(Struct, frozen=True):
+class HeldClaimEntry(Struct, frozen=True, gc=False):
     """A claimed device that a container holds."""
 
     claim_namespace: str
@@ -165,7 +166,7 @@ class HeldClaimEntry(Struct, frozen=True):
     since_exact: bool = False
 
 
-class MemoryEntry(Struct, frozen=True):
+class MemoryEntry(Struct, frozen=True, gc=False):
     """Memory of one type that is pinned to NUMA nodes."""
 
     type: str
@@ -173,7 +174,7 @@ class MemoryEntry(Struct, frozen=True):
     bytes: Count
 
 
-class ContainerEntry(Struct, frozen=True):
+class ContainerEntry(Struct, frozen=True, gc=False):
     """A container that holds devices, claimed devices, exclusive CPUs or pinned memory."""
 
     name: str
@@ -184,7 +185,7 @@ class ContainerEntry(Struct, frozen=True):
     numa_nodes: NumaNodes
 
 
-class PodEntry(Struct, frozen=True):
+class PodEntry(Struct, frozen=True, gc=False):
     """A pod that holds something. `workload`, `phase`, `priority_class` and `labels` are null where no source
     identifies the pod; `labels` are those that --pod-labels allows. `confirmed` is false where the kubelet
     has restarted and not listed the pod since.
@@ -427,7 +428,7 @@ GapWord = Annotated[
 ]
 
 
-class BoundEntry(Struct, frozen=True):
+class BoundEntry(Struct, frozen=True, gc=False):
     """Bounds of a holding's start or end: after the last refresh that did not show the change, and not after
     the first that did. `certainty` says how it was observed: at_once, between_polls, while_silent (the
     kubelet did not answer), while_down (the exporter did not run), held_already (present in the first refresh
@@ -439,7 +440,7 @@ class BoundEntry(Struct, frozen=True):
     certainty: CertaintyWord
 
 
-class PastEntry(Struct, frozen=True, kw_only=True):
+class PastEntry(Struct, frozen=True, kw_only=True, gc=False):
     """One holding: device, holder, start and end. `end` is null while it lasts.
 
     A device plugin's device has `resource`; a claimed device has `driver`, `pool` and the claim. `assumed` is
