@@ -1,7 +1,7 @@
 """The exporter's HTTP application: every route. No request reaches the kubelet or changes state."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from aiohttp import hdrs, web
@@ -16,7 +16,6 @@ from runtime.http.app import application, problem
 from runtime.http.bodies import Body, BodyResponse
 
 if TYPE_CHECKING:
-    from exporter.web.api import Api
     from exporter.web.pages.handlers import Pages
 
 __all__ = ["MetricsSource", "Site", "build"]
@@ -34,7 +33,7 @@ def build(site: Site) -> web.Application:
     page = pages.handler
 
     def data(path: str) -> web.RouteDef:
-        return web.get(path, api.handler(lambda found: found.handlers[path]))
+        return web.get(path, api.handler(lambda found: found[path]))
 
     @web.middleware
     async def not_found(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -100,10 +99,11 @@ class _Lazy(Generic[T]):
             return self._made
 
 
-def _api(site: Site, events: Events) -> "Api":
+def _api(site: Site, events: Events) -> Mapping[str, Handler]:
+    """The handler of each address of the API."""
     from exporter.web.api import Api  # noqa: PLC0415 -- see _Lazy
 
-    return Api(site, events)
+    return Api(site, events).handlers
 
 
 def _pages(site: Site) -> "Pages":
