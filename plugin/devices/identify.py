@@ -53,9 +53,11 @@ class Identifier:
             key = (item.name, item.path)
             if key in known:
                 continue
-            before = self._known.get(key)
-            result = before[1] if before is not None and before[0] == item else self._one(item, numa_nodes)
-            known[key] = (item, result)
+            entry = self._known.get(key)
+            if entry is None or entry[0] != item:
+                entry = item, self._one(item, numa_nodes)
+            known[key] = entry
+            result = entry[1]
             if isinstance(result, str):
                 left_out.append((item.path or item.name, result))
             elif result is not None:

@@ -65,7 +65,7 @@ class SharedSources:
         self._steady = steady
         self._lock = threading.Lock()
         self._begun = float("-inf")
-        self._findings: tuple[Findings, ...] = ()
+        self._findings = (Findings(()),) * len(self.each)
 
     def scan(self, not_before: float | None = None) -> tuple[Findings, ...]:
         """The findings of each source, from a scan that began at `not_before` (monotonic) or later.
@@ -76,9 +76,10 @@ class SharedSources:
             if not_before is None or self._begun < not_before:
                 begun = self._steady()
                 try:
-                    self._findings = tuple(source.scan(self.host) for source in self.each)
+                    every = [source.scan(self.host) for source in self.each]
                 except OSError as error:
                     raise ScanError(os_problem(error)) from error
+                self._findings = tuple(map(_with_objects_of, self._findings, every))
                 self._begun = begun
             return self._findings
 
@@ -89,6 +90,13 @@ class SharedSources:
             for end, others in source.links(self.host).items():
                 found.setdefault(end, {}).update(others)
         return found
+
+
+def _with_objects_of(before: Findings, now: Findings) -> Findings:
+    """The findings `now`, with the objects of `before` that are equal: the devices have those already."""
+    known = {item.path or item.name: item for item in before.found}
+    found = [old if (old := known.get(item.path or item.name)) == item else item for item in now.found]
+    return replace(now, found=tuple(found))
 
 
 class DeviceScanner:

@@ -166,6 +166,21 @@ def test_everything_is_scanned_for_a_link_to_a_file(host: Path) -> None:
     assert [item.id for item in change.devices] == ["b"]
 
 
+def test_what_is_unchanged_is_the_same_object_in_the_next_scan(dev: Path, host: Path) -> None:
+    (dev / "v0").touch()
+    (dev / "v1").symlink_to("v0")
+    (dev / "v2").touch()
+    sources = SharedSources(plan("  discover: [{glob: {paths: [/dev/v*]}}]\n"), HostRoot(host))
+    (first,) = sources.scan()
+    (dev / "v1").unlink()
+    (dev / "v1").symlink_to("v2")
+    (dev / "v3").touch()
+    (second,) = sources.scan()
+    assert [item.name for item in second.found] == ["v0", "v1", "v2", "v3"]
+    assert [new is old for new, old in zip(second.found, first.found, strict=False)] == [True, False, True]
+    assert second.found[1].attrs == {"target": "/dev/v2"}
+
+
 def test_scanners_that_share_sources_share_scans(dev: Path, host: Path) -> None:
     (host / "dev/v0").touch()
     made, root, now = plan("  discover: [{glob: {paths: [/dev/v*]}}]\n"), HostRoot(host), [10.0]
