@@ -266,7 +266,8 @@ async def test_a_failed_scan_is_reported(node: Node, colas: Path, monkeypatch: p
             assert served.reasons(COLA) == {"a": ""}
             assert node.kubelet.allocatable(COLA) == 1
         await served.until(lambda: served.reasons(COLA) == {"a": "not found any more", "b": ""})
-        assert served.status(COLA).state == "registered, streams open: 1, devices healthy: 1 of 2"
+        over = "registered, streams open: 1, devices healthy: 1 of 2"
+        await served.until(lambda: served.status(COLA).state == over)
 
 
 def unreadable(_source: Files, *_: object) -> Findings:
