@@ -145,11 +145,11 @@ AT_ONCE: Final = 256
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
-    """`items`, some at a time. In between the event loop runs what waits for it."""
+    """`items`, some at a time. Before each the event loop runs what waits for it."""
     every = tuple(items)
     for at in range(0, len(every), AT_ONCE):
-        yield every[at : at + AT_ONCE]
         await asyncio.sleep(0)
+        yield every[at : at + AT_ONCE]
 
 
 class DeviceTracker:
