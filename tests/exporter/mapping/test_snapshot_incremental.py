@@ -222,6 +222,19 @@ def test_snapshots_are_compared_by_identity_with_any_other() -> None:
     assert three.resources() == Snapshot(three.devices).resources()
 
 
+def test_a_changed_copy_of_a_snapshot_counts_and_compares_for_itself() -> None:
+    one = Snapshot((Device(DeviceKey("r", "d0")),))
+    assert (one.resources()["r"].known, one.held_unhealthy, one.changed_at(one)) == (1, frozenset(), [])
+    held = Device(DeviceKey("r", "d1"), allocatable=False, holders=(Holder("n", "p", "c"),))
+    two = replace(one, devices=(*one.devices, held))
+    assert (two.resources()["r"].known, two.held_unhealthy, two.changed_at(one)) == (
+        2,
+        frozenset([held.key]),
+        None,
+    )
+    assert two == Snapshot(two.devices)
+
+
 def test_unchanged_claims_are_the_same_objects() -> None:
     reader, builder = ListReader(), SnapshotBuilder()
     claimant = pod("p", "d0")
