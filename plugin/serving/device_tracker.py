@@ -141,14 +141,20 @@ class ScanSchedule:
 
 UNPROBED: Final = "its probes have not answered yet"
 AT_ONCE: Final = 256
-"""Devices of a full scan that are applied before the event loop runs something else: a few milliseconds."""
+"""Devices of a full scan that are applied before the event loop has a turn: a few milliseconds."""
+
+
+async def _give_way(items: Collection[object]) -> None:
+    """Let the event loop run what waits for it, where there are many `items`. Few are applied in one step."""
+    if len(items) > AT_ONCE:
+        await asyncio.sleep(0)
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
-    """`items`, some at a time. Before each the event loop runs what waits for it."""
+    """`items`, some at a time."""
     every = tuple(items)
     for at in range(0, len(every), AT_ONCE):
-        await asyncio.sleep(0)
+        await _give_way(every)
         yield every[at : at + AT_ONCE]
 
 
@@ -273,7 +279,7 @@ class DeviceTracker:
         self._ownership.scanned()
         self.scanned.set()
         self._record(transitions)
-        await asyncio.sleep(0)
+        await _give_way(survey.devices)
         self._publish()
 
     async def _apply_survey(self, devices: Collection[Device]) -> Sequence[HealthTransition]:
@@ -298,7 +304,7 @@ class DeviceTracker:
             transitions += self._inventory.update((), gone, self._clock.instant())
         self._health.survey(self._there(self._present), self._clock.monotonic())
         transitions += self._inventory.survey(self._sightings(self._present), self._clock.instant())
-        await asyncio.sleep(0)
+        await _give_way(devices)
         return transitions
 
     def _is_applied(self, devices: Collection[Device]) -> bool:
