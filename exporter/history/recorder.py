@@ -8,7 +8,7 @@ should the process be killed.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeVar
 
@@ -36,6 +36,9 @@ _BETWEEN_STEPS: Final = 0.05
 
 WAITING_POLLS: Final = 16
 """Polls that wait while the disk does not answer; more are merged, which widens the bounds of their rows."""
+
+WAITING_DEVICES: Final = 32_000
+"""Devices of the mappings that wait. Where all of them changed, each takes about 1 KiB."""
 
 WAITING_QUERIES: Final = 8
 """Queries that wait at the same time."""
@@ -173,7 +176,8 @@ class HistoryRecorder:
     def _put(self, poll: PollRecord, state: State) -> None:
         """Queue a poll. If the queue is full it replaces the last one, whose own changes are lost."""
         self._generation, self._unchanged = state.generation, None
-        if len(self._waiting) >= WAITING_POLLS:
+        devices = sum([len(one.state.snapshot.devices) for one in self._waiting])
+        if len(self._waiting) >= WAITING_POLLS or devices >= WAITING_DEVICES:
             last = self._waiting.pop().poll
             poll = replace(poll, before=last.before, gap=last.gap or poll.gap, by_event=False)
         self._waiting.append(_WaitingPoll(poll, state))
@@ -212,13 +216,17 @@ class HistoryRecorder:
 
     def _write(self) -> asyncio.Future[bool]:
         """Give all waiting polls to the thread. It writes them even if the caller is cancelled."""
-        polls, unchanged = tuple(self._waiting), self._unchanged
-        self._waiting.clear()
-        self._unchanged = None
+        polls, unchanged = self._waiting, self._unchanged
+        self._waiting, self._unchanged = deque(), None
+
+        def filled() -> Iterator[PollRecord]:
+            while polls:  # a mapping that is recorded is let go
+                one = polls.popleft()
+                yield self._feed.filled(one.poll, one.state)
 
         def work() -> bool:
             try:
-                self._archive.take((self._feed.filled(one.poll, one.state) for one in polls), unchanged)
+                self._archive.take(filled(), unchanged)
                 more = self._archive.maintain()
             except Exception as error:  # noqa: BLE001 -- history must never end the process
                 self._failing.failed(f"{type(error).__name__}: {error}", level="error")

@@ -1,9 +1,11 @@
 """exporter.history.recorder: observes the refresh loop without delaying it."""
 
 import asyncio
+import gc
 import threading
 import time
-from collections.abc import AsyncGenerator
+import weakref
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from exporter.history import recorder as module
 from exporter.history.archive import Archive, HistoryLimits
+from exporter.history.coverage import PollRecord, PollTimes
 from exporter.history.feed import HistoryFeed
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import Certainty
@@ -242,6 +245,45 @@ async def test_hanging_disk_blocks_nothing_and_costs_precision_only(
     assert [row.key.device for row in rows if row.end is None] == [f"d{3 * WAITING_POLLS - 1}"]
     # The disk may have hung with a look in hand.
     assert WAITING_POLLS <= len(rows) <= WAITING_POLLS + 1
+
+
+async def test_few_large_mappings_wait_and_none_after_it_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hung, over = threading.Event(), threading.Event()
+    waiting, original = list[int](), Archive.take
+
+    def take(archive: Archive, polls: Iterable[PollRecord], unchanged: PollTimes | None) -> None:
+        def counted() -> Iterator[PollRecord]:
+            for poll in polls:
+                gc.collect()
+                waiting.append(sum(one() is not None for one in states))
+                yield poll
+
+        hung.set()
+        over.wait(20)
+        original(archive, counted(), unchanged)
+
+    async with running(None) as life:
+        await life.ask()
+        monkeypatch.setattr(module, "WAITING_DEVICES", 6)
+        monkeypatch.setattr(Archive, "take", take)
+        life.refresh(held("x"))
+        await asyncio.to_thread(hung.wait, 20)
+        states = list[weakref.ref[Snapshot]]()
+        for number in range(8):
+            snapshot = held(*(f"{number}-{device}" for device in range(3)))
+            states.append(weakref.ref(snapshot))
+            life.refresh(snapshot)
+            del snapshot
+        over.set()
+        rows = (await life.ask(limit=1000)).rows
+    # The last one is the present state.
+    assert waiting[-2:] == [2, 1]
+    assert {row.key.device for row in rows} == {
+        "x",
+        *(f"{n}-{device}" for n in (0, 7) for device in range(3)),
+    }
 
 
 async def test_open_rows_are_read_in_the_history_thread(monkeypatch: pytest.MonkeyPatch) -> None:
