@@ -19,7 +19,7 @@ class Clock:
     """Wall-clock time for people, monotonic time for measuring, and unix time that does not jump for ages.
 
     An age decides whether the mapping is withdrawn, so `now` does not follow a wall clock that an
-    administrator sets back: it runs with the monotonic clock between two calls of `sync`.
+    administrator sets back: it runs with the monotonic clock between two calls of `advance`.
     """
 
     __slots__ = ("_offset", "monotonic", "wall")
@@ -29,16 +29,19 @@ class Clock:
     ) -> None:
         self.wall = wall
         self.monotonic = monotonic
-        self._offset = 0.0
-        self.sync()
-
-    def sync(self) -> None:
-        """Take over the wall clock's time."""
-        self._offset = self.wall() - self.monotonic()
+        self._offset = wall() - monotonic()
 
     def now(self) -> float:
-        """Unix time as of the last `sync`, and the time that has passed since."""
+        """Unix time. It jumps in `advance` alone."""
         return self._offset + self.monotonic()
+
+    def drift(self) -> float:
+        """The seconds by which the wall clock is ahead of `now`."""
+        return self.wall() - self.now()
+
+    def advance(self, seconds: float) -> None:
+        """Move `now` ahead, as by `drift`. Call it together with the publication of times that include it."""
+        self._offset += seconds
 
     def instant(self) -> Instant:
         """This instant by the wall clock and the monotonic clock."""

@@ -243,12 +243,13 @@ class Refresher:
             return False
         if asked >= self._restarted_at and not update.snapshot.unconfirmed:
             self._restarted_at = -NEVER
-        # Together with the state that it dates: an age must not be measured by two clocks.
-        self._clock.sync()
         self._poll = poll
-        state = self._succeeded(raw, update, self._clock.now() - (loop.time() - asked))
+        drift = self._clock.drift()
+        state = self._succeeded(raw, update, self._clock.now() + drift - (loop.time() - asked))
         with timer.phase(Phase.RENDERING):
             state = await loop.run_in_executor(worker, self._prepared, state)
+        # Together with the state that it dates: an age must not be measured by two clocks.
+        self._clock.advance(drift)
         self._publish(state, update)
         return True
 

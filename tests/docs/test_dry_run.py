@@ -18,7 +18,7 @@ def test_every_field_is_named_and_no_other() -> None:
     structs = [
         struct
         for _, struct in inspect.getmembers(dry_run, inspect.isclass)
-        if issubclass(struct, Struct) and struct.__module__.startswith("plugin.discover")
+        if issubclass(struct, Struct) and struct.__module__.startswith("plugin.discover.")
     ]
     fields = {field for struct in structs for field in struct.__struct_fields__}
     rows = [row for row in SECTION.splitlines() if row.startswith("|")]

@@ -766,6 +766,26 @@ async def test_what_readers_need_is_made_in_the_worker_before_they_see_the_state
     assert all(name.startswith("snapshot") for name in prepared.threads | noted.threads)
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+async def test_a_mapping_stays_fresh_while_the_first_state_after_a_jump_of_the_clock_is_prepared(
+    jump: float,
+) -> None:
+    wall, prepared = [1e6], Prepared()
+    async with running(preparers=[prepared], clock=Clock(wall=lambda: wall[0])) as loop:
+        ages = list[float | None]()
+
+        def published() -> State:
+            ages.append(loop.state.age(loop.clock.now()))
+            return loop.state
+
+        prepared.published = published
+        wall[0] += jump
+        await loop.allocate(b="q")
+        ages.append(loop.state.age(loop.clock.now()))
+        assert loop.state.taken_at == pytest.approx(wall[0], abs=60)
+    assert ages == [pytest.approx(0, abs=60)] * 2
+
+
 async def test_a_preparer_that_fails_leaves_the_mapping_right(caplog: pytest.LogCaptureFixture) -> None:
     prepared = Prepared()
     async with running(preparers=[prepared]) as loop:
