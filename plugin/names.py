@@ -4,7 +4,7 @@ Each check returns None for a valid text, otherwise the rest of a message that b
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -160,9 +160,12 @@ def natural(text: str) -> NaturalKey:
     return _cached_key(text) if len(text) <= _MAX_CACHED else _key(text)
 
 
-def in_order(texts: Collection[str]) -> list[str]:
+def in_order(texts: Iterable[str]) -> list[str]:
     """`texts` in natural order. The key of a single one is not made."""
-    return sorted(texts, key=natural) if len(texts) > 1 else list(texts)
+    found = list(texts)
+    if len(found) > 1:
+        found.sort(key=natural)
+    return found
 
 
 def _key(text: str) -> NaturalKey:

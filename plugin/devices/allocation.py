@@ -302,7 +302,7 @@ def _connected(
 ) -> tuple[str, ...]:
     """The best connected of the devices of which the fewest ids are taken: the next turn of spreading."""
     fewest = min(taken[device] for device in rest)
-    candidates = sorted((device for device in rest if taken[device] == fewest), key=natural)
+    candidates = in_order(device for device in rest if taken[device] == fewest)
     present = [device for device, count in taken.items() if count]
     size = min(missing, len(candidates))
     return best_connected(positions, present, candidates, size, weight)

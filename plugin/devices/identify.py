@@ -14,7 +14,7 @@ from plugin.config.plan import ResourcePlan
 from plugin.config.templates import Template, TemplateError
 from plugin.devices.device import Device
 from plugin.discovery.source import Found
-from plugin.names import id_problem, natural, resource_problem
+from plugin.names import id_problem, in_order, resource_problem
 from runtime.text import quoted
 
 NumaNodes = Callable[[Found], tuple[int, ...]]
@@ -66,7 +66,7 @@ class Identifier:
         self._contested = frozenset(i for i, rivals in candidates.items() if len(rivals) > 1)
         chosen = {device_id: self._choose(rivals, left_out) for device_id, rivals in candidates.items()}
         self._owners = chosen
-        return Identity(tuple(chosen[i] for i in sorted(chosen, key=natural)), tuple(left_out))
+        return Identity(tuple(chosen[i] for i in in_order(chosen)), tuple(left_out))
 
     def __contains__(self, key: tuple[str, str]) -> bool:
         """Whether the scans so far found something of this name and path."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from plugin.config.plan import UNSHARED, Sharing
 from plugin.devices.device import Device
-from plugin.names import natural
+from plugin.names import in_order, natural
 from runtime.clock import Instant
 
 
@@ -119,7 +119,7 @@ class Inventory:
     def advertised(self) -> tuple[ListEntry, ...]:
         """The whole list in natural order of ids. Unchanged entries are the same objects as before."""
         if self._advertised is None:
-            orphans = [ListEntry(i, self._orphans[i]) for i in sorted(self._orphans, key=natural)]
+            orphans = [ListEntry(i, self._orphans[i]) for i in in_order(self._orphans)]
             self._advertised = (*self._entries, *orphans)
         return self._advertised
 

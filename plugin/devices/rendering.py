@@ -13,7 +13,7 @@ from plugin import names
 from plugin.config.plan import Entry, FileEntry, MountEntry, NodeEntry, PreStartPlan
 from plugin.config.templates import Template, TemplateError
 from plugin.devices.device import Device
-from plugin.names import natural
+from plugin.names import in_order
 from runtime.text import quoted
 
 T = TypeVar("T")
@@ -238,7 +238,7 @@ def runs(
 
     Raises RenderError.
     """
-    renderer = Renderer("pre_start", resource, devices, tuple(sorted(distinct(asked), key=natural)))
+    renderer = Renderer("pre_start", resource, devices, tuple(in_order(distinct(asked))))
     made: list[Run] = []
     for variables in renderer.scopes(*plan.command):
         device = variables.get("device")

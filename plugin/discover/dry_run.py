@@ -29,7 +29,7 @@ from plugin.devices.inventory import Inventory, ObservedDevice, TrackedDevice
 from plugin.devices.rendering import Mount, RenderError, runs
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import MOST_NOT_SELECTED, Findings
-from plugin.names import natural
+from plugin.names import in_order, natural
 from plugin.serving.allocate import allocate_on_host
 from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.probes import ProbeRunner, Question, questions
@@ -235,7 +235,7 @@ class _DryRun:
             yield DiscoveredResource(
                 plan.name, plan.name, notes=notes, left_out=left_out, not_offered=others, not_listed=more
             )
-        for name in sorted(named.plans, key=natural):
+        for name in in_order(named.plans):
             # The members use the scan of the family: no source scans, and no program runs, twice.
             yield await self._resource(named.plans[name], sources, float("-inf"))
 
@@ -265,7 +265,7 @@ class _DryRun:
             family=family,
             notes=scan.notes,
             registers=bool(advertised) or plan.advertise_empty,
-            devices=tuple(_device(inventory.devices[i], ids[i]) for i in sorted(ids, key=natural)),
+            devices=tuple(_device(inventory.devices[i], ids[i]) for i in in_order(ids)),
             left_out=tuple(LeftOut(*one) for one in (*scan.left_out, *inventory.left_out.items())),
             not_offered=others,
             not_listed=more,
@@ -420,7 +420,7 @@ def _not_offered(plan: ResourcePlan, every: Sequence[Findings]) -> tuple[tuple[L
 
 
 def _sorted(others: Mapping[str, str]) -> tuple[Conflict, ...]:
-    return tuple(Conflict(one, others[one]) for one in sorted(others, key=natural))
+    return tuple(Conflict(one, others[one]) for one in in_order(others))
 
 
 def _device(known: TrackedDevice, ids: Sequence[str]) -> DiscoveredDevice:

@@ -13,7 +13,7 @@ from plugin.discovery.pci import PCI_ATTRIBUTES, FunctionFilter, PciBus, PciFunc
 from plugin.discovery.selectors import NamePatterns
 from plugin.discovery.source import Candidates, Findings, Found, Mismatch, selected, selection_notes
 from plugin.discovery.sysfs_tree import SysfsDirectory, clean
-from plugin.names import natural
+from plugin.names import in_order
 
 CLASS: Final = "/sys/class/drm"
 DRM_ATTRIBUTES: Final = (*PCI_ATTRIBUTES, "card", "render", "render_minor", "device_name")
@@ -82,7 +82,7 @@ class GraphicsCards:
             device,
             self._bus.above(device.path),
             device.link("driver"),
-            next((entry for entry in sorted(entries, key=natural) if _RENDER.fullmatch(entry)), ""),
+            next((entry for entry in in_order(entries) if _RENDER.fullmatch(entry)), ""),
         )
 
 

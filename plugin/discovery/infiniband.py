@@ -12,7 +12,7 @@ from plugin.discovery.pci import PCI_ATTRIBUTES, FunctionFilter, PciBus, PciFunc
 from plugin.discovery.selectors import NamePatterns
 from plugin.discovery.source import Candidates, Findings, Found, Mismatch, selected, selection_notes
 from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsDirectory, clean
-from plugin.names import natural
+from plugin.names import in_order, natural
 
 CLASS: Final = "/sys/class/infiniband"
 CONNECTION_MANAGER: Final = "/dev/infiniband/rdma_cm"
@@ -69,7 +69,7 @@ class RdmaDevices:
 
     def of(self, function: PciFunction) -> tuple[RdmaDevice, ...]:
         """The devices of a PCI function, in natural order."""
-        names = sorted((d.name for d in function.directory.subs("infiniband")), key=natural)
+        names = in_order(d.name for d in function.directory.subs("infiniband"))
         return tuple(device for name in names if (device := self.one(name)) is not None)
 
     def one(self, name: str) -> RdmaDevice | None:
@@ -78,7 +78,7 @@ class RdmaDevices:
         if directory is None or clean(name) != name:
             return None
         function = self._bus.above(directory.path)
-        nodes = tuple(sorted(self._nodes(name, directory), key=natural))
+        nodes = tuple(in_order(self._nodes(name, directory)))
         return RdmaDevice(name, directory, "" if function is None else function.address, nodes)
 
     def connection_manager(self) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ class Infiniband(PciSelection, frozen=True):
             device.name,
             path=attributes["uverbs"],
             attrs=attributes,
-            nodes=tuple(sorted((*device.nodes, *rdma.connection_manager()), key=natural)),
+            nodes=tuple(in_order((*device.nodes, *rdma.connection_manager()))),
             sysfs=device.directory.path if function is None else function.directory.path,
             claim=f"rdma:{device.name}" if function is None else function.claim,
         )
@@ -204,7 +204,7 @@ def _interfaces(bus: PciBus, device: RdmaDevice) -> tuple[str, ...]:
     for port in device.ports():
         table = port.sub("gid_attrs/ndevs")
         named.update(name for i in _GIDS if table is not None and (name := table.text(i)))
-    there = sorted((name for name in named if bus.interfaces.one(name) is not None), key=natural)
+    there = in_order(name for name in named if bus.interfaces.one(name) is not None)
     return tuple(there) or bus.interfaces.names(device.address)
 
 
@@ -218,6 +218,6 @@ def _together(found: list[Found]) -> list[Found]:
         "addresses": (item.attrs["address"] for item in found),
     }
     joined = {key: ",".join(filter(None, texts))[:MAX_JOINED] for key, texts in lists.items()}
-    nodes = sorted({node for item in found for node in item.nodes}, key=natural)
+    nodes = in_order({node for item in found for node in item.nodes})
     joined["uverbs"] = node_of_kind(nodes, "uverbs")
     return [Found(TOGETHER, attrs=joined, nodes=tuple(nodes))]

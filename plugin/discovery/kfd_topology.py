@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from plugin.discovery.host import HostRoot
 from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, clean
-from plugin.names import natural
+from plugin.names import in_order
 
 NODES: Final = "/sys/class/kfd/kfd/topology/nodes"
 _NODE: Final = re.compile(r"\d{1,6}", re.ASCII)
@@ -64,7 +64,7 @@ def compute_nodes(sysfs: SysfsTree) -> tuple[tuple[ComputeNode, ...], tuple[str,
     """
     nodes: list[ComputeNode] = []
     notes: list[str] = []
-    for name in sorted(sysfs.names(NODES), key=natural):
+    for name in in_order(sysfs.names(NODES)):
         directory = sysfs.directory(f"{NODES}/{name}") if _NODE.fullmatch(name) else None
         if directory is None:
             continue

@@ -25,7 +25,7 @@ from plugin.discovery.pci import (
 from plugin.discovery.selectors import NamePatterns
 from plugin.discovery.source import Candidates, Findings, Found, Mismatch, Scanner, selected
 from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsTree, clean
-from plugin.names import natural
+from plugin.names import in_order, natural
 
 ROUTES: Final = "/proc/1/net/route"
 """Of the host's first process: /proc/net is the network namespace of the process that reads it."""
@@ -195,7 +195,7 @@ class _NetScan:
         return Found(
             function.address,
             attrs=attributes,
-            nodes=tuple(sorted(nodes, key=natural)),
+            nodes=tuple(in_order(nodes)),
             sysfs=function.directory.path,
             claim=function.claim,
         )

@@ -24,7 +24,7 @@ from plugin.discovery.source import (
 )
 from plugin.discovery.sysfs_tree import SysfsTree, clean
 from plugin.fields import HostPath
-from plugin.names import natural
+from plugin.names import in_order, natural
 
 GPUS: Final = "/proc/driver/nvidia/gpus"
 CAPABILITIES: Final = "/proc/driver/nvidia/capabilities"
@@ -120,7 +120,7 @@ class DriverFiles(Struct):
 
     def nodes(self) -> Iterator[Gpu]:
         """The GPUs with a node in /dev. Raises OSError."""
-        for name in sorted(self.sysfs.names("/dev"), key=natural):
+        for name in in_order(self.sysfs.names("/dev")):
             found = _NODE.fullmatch(name)
             if found is not None:
                 yield self._gpu(int(found[1]))

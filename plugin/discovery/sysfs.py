@@ -15,7 +15,7 @@ from plugin.discovery.source import Candidates, Findings, Found, Mismatch, Sourc
 from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, children, clean
 from plugin.discovery.usb import PORT
 from plugin.fields import AttributeName, ConfigStruct, HostGlob, Problem, Regex
-from plugin.names import natural
+from plugin.names import in_order, natural
 from runtime.patterns import compiled, fullmatch
 
 _PSEUDO: Final = ("/sys/", "/proc/")
@@ -146,7 +146,7 @@ class Sysfs(SourceConfig, frozen=True):
             paths = _expanded(host, directory.path, relative)
             attrs[name] = next((sysfs.real(path) for path in paths if host.exists(path)), "")
         kinds = children(host, sysfs, directory, self.depth)
-        nodes = sorted({child.path for child in kinds if child.path}, key=natural)
+        nodes = in_order({child.path for child in kinds if child.path})
         name = path.rpartition("/")[2]
         return Found(name, path, attrs, nodes=tuple(nodes), sysfs=directory.path, claim=_claim(directory))
 
@@ -206,6 +206,6 @@ def _expanded(host: HostRoot, base: str, relative: str | list[str]) -> Iterator[
     for text in [relative] if isinstance(relative, str) else relative:
         if set(text) & set("*?["):
             parts = [part for part in text.split("/") if part not in {"", "."}]
-            yield from sorted((path for path, _ in matches(host, base, parts, {})), key=natural)
+            yield from in_order(path for path, _ in matches(host, base, parts, {}))
         else:
             yield f"{base}/{text}"

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, HostRoot, read_link
 from plugin.discovery.source import Found
-from plugin.names import natural, path_problem
+from plugin.names import in_order, path_problem
 from runtime.text import is_hostile
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class SysfsTree:
             names = self.names(directory)
         except OSError:
             return ()
-        found = (one(name) for name in sorted(names, key=natural))
+        found = (one(name) for name in in_order(names))
         return tuple(item for item in found if item is not None)
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> str:

@@ -20,7 +20,7 @@ from plugin.discovery.source import (
     selected,
 )
 from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsDirectory, SysfsTree, children
-from plugin.names import id_problem, matching, natural
+from plugin.names import id_problem, in_order, matching, natural
 
 DEVICES: Final = "/sys/bus/usb/devices"
 PORT: Final = re.compile(r"\d{1,4}-\d{1,3}(?:\.\d{1,3}){0,6}", re.ASCII)
@@ -108,7 +108,7 @@ class UsbDevice(Struct, frozen=True):
 
 def devices(sysfs: SysfsTree) -> Iterator[UsbDevice]:
     """All devices but hubs, in the order of their ports. Raises OSError if there is no USB."""
-    for name in sorted(sysfs.names(DEVICES), key=natural):
+    for name in in_order(sysfs.names(DEVICES)):
         device = device_at(sysfs, name)
         if device is not None:
             yield device
@@ -156,10 +156,10 @@ def attributes(host: HostRoot, sysfs: SysfsTree, device: UsbDevice) -> tuple[dic
         "classes": _joined(inner.text("bInterfaceClass") for inner in interfaces),
         "speed": directory.text("speed"),
         "drivers": _joined(inner.link("driver") for inner in interfaces),
-        **{kind: _joined(sorted(paths, key=natural)) for kind, paths in kinds.items()},
+        **{kind: _joined(in_order(paths)) for kind, paths in kinds.items()},
     }
     own, *others = nodes
-    return attrs, (own, *sorted(others, key=natural))
+    return attrs, (own, *in_order(others))
 
 
 def classes(attrs: Mapping[str, str]) -> frozenset[str]:

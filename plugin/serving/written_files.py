@@ -25,7 +25,7 @@ from plugin.devices.inventory import RELEASE_AFTER
 from plugin.devices.rendering import ContainerNode, File, Mount, RenderError
 from plugin.discovery import host as host_access
 from plugin.discovery.host import HostRoot
-from plugin.names import natural, top_level
+from plugin.names import in_order, top_level
 from plugin.serving.sockets import PREFIX, RECORD_ENDING
 from runtime.clock import Clock
 from runtime.log import Log
@@ -216,7 +216,7 @@ class CdiSpecification:
                 except RenderError as error:
                     problems.append(f"{quoted(device.id)}: {error}")
             owners: dict[str, str] = {}
-            for device_id in sorted(entries, key=natural):
+            for device_id in in_order(entries):
                 name = entries[device_id].name
                 if owners.setdefault(name, device_id) != device_id:
                     problems.append(f"{quoted(device_id)}: its name {quoted(name)} is that of {owners[name]}")
@@ -280,7 +280,7 @@ class CdiSpecification:
         same = entries is self._entries or entries == self._entries
         if same and common == self._common and self._written == self._status():
             return
-        devices = {entries[i].name: entries[i].present for i in sorted(entries, key=natural)}
+        devices = {entries[i].name: entries[i].present for i in in_order(entries)}
         content = cdi.document(self._plan.kind, devices, common)
         recorded = self._record.record.cdi
         if recorded and (content is None or recorded != self.path):
