@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
+from exporter.mapping.dra import NO_DEVICES, PodDevices
 from exporter.mapping.model import Device, PodKey, Snapshot
 
 NEVER: Final = math.inf
@@ -52,6 +53,7 @@ class PodIdentity(Struct, frozen=True):
 
     The `uid` of a static pod is the kubelet's own (the hash of its manifest), under which it allocates
     devices, and not that of the mirror pod: it stays when the mirror is recreated and changes with the file.
+    `devices` is what the pod's object says about its devices.
     """
 
     namespace: str
@@ -63,6 +65,7 @@ class PodIdentity(Struct, frozen=True):
     labels: tuple[tuple[str, str], ...] = ()
     created: float = 0.0
     static: bool = False
+    devices: PodDevices = NO_DEVICES
 
     @property
     def key(self) -> PodKey:

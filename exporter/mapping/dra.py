@@ -1,0 +1,202 @@
+"""What Dynamic Resource Allocation (DRA) says about devices, claims, and pods. Pure data.
+
+The sources (exporter.dra, exporter.pods) fill these records; the snapshot, health, and anomalies read them.
+Text is bounded and checked by the source that brings it.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from msgspec import Struct, field
+
+
+class ClaimName(NamedTuple):
+    """Namespace and name of a ResourceClaim."""
+
+    namespace: str
+    name: str
+
+
+class PublishedName(NamedTuple):
+    """A device as DRA names it: unique in its pool, the pool unique for its driver."""
+
+    driver: str
+    pool: str
+    device: str
+
+
+class Taint(NamedTuple):
+    """A taint of a device. `since` is unix time, None if not given. Kubernetes: NoSchedule keeps new pods
+    away, NoExecute ends pods too; other effects change nothing.
+    """
+
+    key: str
+    value: str
+    effect: str
+    since: float | None = None
+
+    @property
+    def repels(self) -> bool:
+        """Whether the scheduler keeps pods away from the device that do not tolerate the taint."""
+        return self.effect in {"NoSchedule", "NoExecute"}
+
+
+class Consumption(NamedTuple):
+    """What a partition takes of one counter of a physical device."""
+
+    counter_set: str
+    counter: str
+    amount: float
+
+
+class PublishedDevice(Struct, frozen=True):
+    """A device of a ResourceSlice.
+
+    `resource` is the attribute devicelens.dev/resource, "" without it. `parent` is the physical device behind
+    a partition, by its name in the pool, or the name of its counter set; "" for a whole device. `attributes`
+    and `capacity` are sorted by name. `shareable`: several claims may have it (allowMultipleAllocations).
+    `consumes` is sorted, empty for a device without shared counters.
+    """
+
+    name: PublishedName
+    resource: str = ""
+    uuid: str = ""
+    pci_address: str = ""
+    model: str = ""
+    numa_nodes: tuple[int, ...] = ()
+    parent: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+    capacity: tuple[tuple[str, str], ...] = ()
+    taints: tuple[Taint, ...] = ()
+    shareable: bool = False
+    consumes: tuple[Consumption, ...] = ()
+
+
+class AllocatedDevice(NamedTuple):
+    """A device of an allocated claim. `request` is without its subrequest. `admin`: for administration, which
+    is not holding.
+    """
+
+    name: PublishedName
+    share_id: str
+    request: str
+    device_class: str
+    admin: bool
+
+
+class Claim(Struct, frozen=True):
+    """An allocated ResourceClaim, as the API server has it. `reserved_for` are uids of pods."""
+
+    name: ClaimName
+    uid: str
+    devices: tuple[AllocatedDevice, ...] = ()
+    reserved_for: frozenset[str] = frozenset()
+
+
+class ExtendedRequest(NamedTuple):
+    """A container's request for an extended resource, and the claim's request that serves it."""
+
+    container: str
+    resource: str
+    request: str
+
+
+class ExtendedClaim(NamedTuple):
+    """The claim by which DRA serves a pod's extended resources (PodStatus.extendedResourceClaimStatus)."""
+
+    claim: str
+    requests: tuple[ExtendedRequest, ...]
+
+
+class PodClaim(NamedTuple):
+    """A claim that a pod names in its spec: the name there, and the ResourceClaim's."""
+
+    reference: str
+    claim: str
+
+
+class ResourceHealth(NamedTuple):
+    """One entry of ContainerStatus.allocatedResourcesStatus: `name` is a resource or `claim:NAME[/REQUEST]`,
+    `resource_id` a device id or the first CDI name (`driver/pool/device` without any), `health` is Healthy,
+    Unhealthy or Unknown.
+    """
+
+    container: str
+    name: str
+    resource_id: str
+    health: str
+    message: str = ""
+
+
+class ChosenDevice(NamedTuple):
+    """A physical device that another scheduler (HAMi, Volcano) chose for a container, by the pod's
+    annotation. `device` is its UUID; `container` is the container's index in the pod.
+    """
+
+    scheduler: str
+    container: int
+    device: str
+
+
+class PodDevices(Struct, frozen=True):
+    """What a pod's object says about its devices. `unreadable` names an annotation of another scheduler that
+    cannot be read: which device the pod uses is not provable then.
+    """
+
+    claims: tuple[PodClaim, ...] = ()
+    extended: ExtendedClaim | None = None
+    health: tuple[ResourceHealth, ...] = ()
+    chosen: tuple[ChosenDevice, ...] = ()
+    unreadable: str = ""
+
+    def claim_names(self) -> tuple[str, ...]:
+        """The names of all claims of the pod, which are in its namespace."""
+        own = [one.claim for one in self.claims if one.claim]
+        return tuple(dict.fromkeys([*own, *([self.extended.claim] if self.extended is not None else [])]))
+
+
+NO_DEVICES: Final = PodDevices()
+"""Of nearly every pod."""
+
+
+class CdiDevice(Struct, frozen=True):
+    """What a CDI specification on the node says about one CDI device name."""
+
+    uuids: tuple[str, ...] = ()
+    pci_addresses: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+
+
+class SourceStatus(NamedTuple):
+    """Whether a source of DRA facts works. `name` is slices, claims or cdi; `problem` says what is not known
+    without it and which right or mount would give it, "" while it works.
+    """
+
+    name: str
+    up: bool
+    problem: str = ""
+
+
+class DraView(Struct, frozen=True, eq=False):
+    """All that the sources of DRA facts say, at one moment; the same objects while they do not change.
+
+    `published` are the devices of each pool's newest complete generation. `drivers` have slices, or had some
+    a moment ago: of other drivers only devices that a pod holds are known. `claims` are those that pods of
+    this node name and that were read; `absent` were asked for and cannot be read, or do not exist.
+    """
+
+    published: Mapping[PublishedName, PublishedDevice] = field(
+        default_factory=lambda: MappingProxyType(dict[PublishedName, PublishedDevice]())
+    )
+    drivers: frozenset[str] = frozenset()
+    claims: Mapping[ClaimName, Claim] = field(
+        default_factory=lambda: MappingProxyType(dict[ClaimName, Claim]())
+    )
+    absent: frozenset[ClaimName] = frozenset()
+    cdi: Mapping[str, CdiDevice] = field(default_factory=lambda: MappingProxyType(dict[str, CdiDevice]()))
+    sources: tuple[SourceStatus, ...] = ()
+
+
+NO_DRA: Final = DraView()
+"""No source of DRA facts is used: devices of claims are known from List alone."""
