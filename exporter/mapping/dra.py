@@ -42,6 +42,15 @@ class Taint(NamedTuple):
         return self.effect in {"NoSchedule", "NoExecute"}
 
 
+class CounterName(NamedTuple):
+    """A counter of a physical device (sharedCounters), which its partitions consume."""
+
+    driver: str
+    pool: str
+    counter_set: str
+    counter: str
+
+
 class Consumption(NamedTuple):
     """What a partition takes of one counter of a physical device."""
 
@@ -181,13 +190,17 @@ class SourceStatus(NamedTuple):
 class DraView(Struct, frozen=True, eq=False):
     """All that the sources of DRA facts say, at one moment; the same objects while they do not change.
 
-    `published` are the devices of each pool's newest complete generation. `drivers` have slices, or had some
-    a moment ago: of other drivers only devices that a pod holds are known. `claims` are those that pods of
+    `published` are the devices of each pool's newest complete generation. `counters` are the amounts that
+    their partitions share. `drivers` have slices, or had some a moment ago: of other drivers only devices
+    that a pod holds are known. `claims` are those that pods of
     this node name and that were read; `absent` were asked for and cannot be read, or do not exist.
     """
 
     published: Mapping[PublishedName, PublishedDevice] = field(
         default_factory=lambda: MappingProxyType(dict[PublishedName, PublishedDevice]())
+    )
+    counters: Mapping[CounterName, float] = field(
+        default_factory=lambda: MappingProxyType(dict[CounterName, float]())
     )
     drivers: frozenset[str] = frozenset()
     claims: Mapping[ClaimName, Claim] = field(
