@@ -190,7 +190,8 @@ def _pods(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
             return None
         case "apiserver":
             # Few nodes use the API server.
-            from exporter.pods import api_server, kubeconfig  # noqa: PLC0415
+            from exporter.apiserver import kubeconfig  # noqa: PLC0415
+            from exporter.pods import api_server  # noqa: PLC0415
 
             try:
                 access = kubeconfig.api_server_access(settings.kubeconfig, os.environ)

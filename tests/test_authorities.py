@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from exporter.apiserver.kubeconfig import ApiServerAccess
 from exporter.plugins.client import PluginAccess, PluginCredentials
-from exporter.pods.kubeconfig import ApiServerAccess
 from harness.certificates import Certificates, shake
 from plugin.serving import prober
 from runtime.http.client import tls_context

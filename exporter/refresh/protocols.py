@@ -4,10 +4,11 @@ Pod identities and plugin reports are collected beside the loop, each at its own
 there and never waits for them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import Protocol
 
+from exporter.mapping.dra import NO_DRA, CdiDevice, ClaimName, DraView, SourceStatus
 from exporter.mapping.holdings import HoldingChanges
 from exporter.mapping.identity import EMPTY_VIEW, PodView, Poll
 from exporter.mapping.model import NO_REPORTS, PluginReports
@@ -161,6 +162,59 @@ class NoPlugins:
     """No --plugin.url is given."""
 
     advertised = NO_REPORTS
+
+
+class DraSource(Protocol):
+    """Facts of Dynamic Resource Allocation."""
+
+    @property
+    def view(self) -> DraView:
+        """The present view; the same object until a fact changes."""
+        ...
+
+    def want(self, names: Collection[ClaimName], /) -> None:
+        """Pods of this node use these claims, and no others."""
+        ...
+
+    async def known(self, names: Collection[ClaimName], within: float, /) -> None:
+        """Return when each of these claims was read or has failed, at the latest after `within` seconds.
+        Returns at once where claims cannot be read.
+        """
+        ...
+
+
+class NoDra:
+    """The source of --dra.source=none."""
+
+    view = NO_DRA
+
+    def want(self, names: Collection[ClaimName]) -> None:
+        """Do nothing."""
+
+    async def known(self, names: Collection[ClaimName], within: float) -> None:
+        """Do nothing."""
+
+
+class CdiSource(Protocol):
+    """What CDI specifications on the node say, a part of a DraSource."""
+
+    @property
+    def devices(self) -> Mapping[str, CdiDevice]:
+        """By CDI device name; the same object until a specification changes."""
+        ...
+
+    @property
+    def status(self) -> SourceStatus:
+        """Whether the specifications can be read."""
+        ...
+
+    def bind(self, changed: Callable[[], None], /) -> None:
+        """Set what is called after `devices` or `status` changed."""
+        ...
+
+    async def run(self) -> None:
+        """Follow the specifications until cancelled."""
+        ...
 
 
 class NoteSource(Protocol):

@@ -7,7 +7,7 @@ import click
 import pytest
 import yaml
 
-from exporter.pods.kubeconfig import ACCOUNT
+from exporter.apiserver.kubeconfig import ACCOUNT
 from harness.manifests import (
     COMBINATIONS,
     COMPONENTS,

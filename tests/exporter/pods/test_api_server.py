@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.pods import api_server
+from exporter.apiserver import client
+from exporter.apiserver.kubeconfig import ApiServerAccess
 from exporter.pods.api_server import ApiServer
-from exporter.pods.kubeconfig import ApiServerAccess
 from exporter.pods.source import LabelFilter, PodGone, PodsListed, PodsUnchanged, StreamOpened
 from harness.pod_listener import Listener, following
 from harness.waiting import background, until_holds
@@ -98,7 +98,7 @@ async def test_bookmark_moves_the_resource_version(
         api.compact()
         api.bookmark()
         # The bookmark is taken in.
-        await until_holds(lambda: its.source._version == str(api._version))  # pyright: ignore[reportPrivateUsage]
+        await until_holds(lambda: its.source.version == str(api._version))  # pyright: ignore[reportPrivateUsage]
         api.drop_watches()
         await its.failure()
         async with following(its.source) as again:
@@ -153,7 +153,7 @@ async def test_repeated_expiry_fails_instead_of_looping(
 async def test_list_is_paged(
     kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_server, "PAGE", 3)
+    monkeypatch.setattr(client, "PAGE", 3)
     for n in range(7):
         await kubelet.add_pod(PodSpec(f"p{n}"))
     async with beside(kubelet, api) as its:
@@ -243,7 +243,7 @@ async def test_undecodable_event_ends_the_watch_and_causes_a_list(
 async def test_hanging_or_absent_api_server_fails(
     kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_server, "_LIST", 0.2)
+    monkeypatch.setattr(client, "_LIST", 0.2)
     api.faults = simulated.ApiFaults(hang=True)
     async with beside(kubelet, api, opens=False) as its:
         assert (await its.failure()).code == "TIMEOUT"
@@ -259,7 +259,7 @@ async def test_silent_watch_is_restarted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr(api_server, "SILENCE", 0.1)
+    monkeypatch.setattr(client, "SILENCE", 0.1)
     async with beside(kubelet, api) as its:
         await its.until(lambda _: its.opened >= 2)
         assert its.error is None
@@ -269,7 +269,7 @@ async def test_silent_watch_is_restarted(
 async def test_too_large_event_is_refused(
     kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_server, "LINE_LIMIT", 100_000)
+    monkeypatch.setattr(client, "LINE_LIMIT", 100_000)
     async with beside(kubelet, api) as its:
         await kubelet.add_pod(PodSpec("large", annotations={"large": "x" * 200_000}))
         assert (await its.failure()).code == "TOO_LARGE"

@@ -1,4 +1,4 @@
-"""exporter.pods.kubeconfig: access by a service account and by a kubeconfig."""
+"""exporter.apiserver.kubeconfig: access by a service account and by a kubeconfig."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trustme
 
-from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access
+from exporter.apiserver.kubeconfig import ApiServerAccessError, api_server_access
 
 
 @pytest.fixture(scope="module")
