@@ -11,9 +11,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from exporter.mapping.model import (
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    ClaimHolding,
     Container,
     Device,
     DeviceKey,
@@ -21,11 +19,8 @@ from exporter.mapping.model import (
     Holder,
     PodKey,
     Snapshot,
+    by_claim,
 )
-
-_Claim = tuple[str, str]
-"""Namespace and name of a ResourceClaim."""
-
 
 def carry_over(
     listed: Snapshot, old: Snapshot, doubts: Mapping[PodKey, Doubt], cpu_numa: Mapping[int, int]
@@ -35,12 +30,12 @@ def carry_over(
     `listed` is built of List alone and names none of these pods. A pod that keeps something is `unconfirmed`.
     `cpu_numa` maps CPUs to NUMA nodes. Devices that are as in `old` are the same objects.
     """
-    devices, claims = _devices(listed, old, doubts), _claims(listed, old, doubts)
+    devices = _devices(listed, old, doubts)
     held: dict[Holder, list[Device]] = {}
     for device in devices.values():
         for holder in device.holders:
             held.setdefault(holder, []).append(device)
-    claiming = {through.holder for claim in claims.values() for through in claim.holders}
+    claiming = {one.holder for device in devices.values() if device.claimed for one in device.claimed.through}
     taken = {cpu for one in listed.containers for cpu in one.cpu_ids}
     containers: list[Container] = []
     for was in old.containers:
@@ -57,7 +52,8 @@ def carry_over(
     return replace(
         listed,
         devices=tuple([by_key[key] for key in sorted(by_key)]),
-        claims=_merged(listed.claims, claims),
+        held_only=listed.held_only
+        | {key.resource for key, one in devices.items() if one.claimed and key.resource not in listed.published},
         containers=tuple(sorted((*listed.containers, *containers), key=lambda one: one.holder)),
         numa_by_plugin=listed.numa_by_plugin | by_plugin,
         unconfirmed=MappingProxyType({key: doubts[key] for key in sorted(pods)}),
@@ -69,8 +65,13 @@ def _devices(listed: Snapshot, old: Snapshot, doubts: Mapping[PodKey, Doubt]) ->
     known = {device.key: device for device in listed.devices}
     kept: dict[DeviceKey, Device] = {}
     for was in old.devices:
-        holders = tuple([holder for holder in was.holders if holder[:2] in doubts])
         now = known.get(was.key)
+        if was.claimed is not None:
+            through = _kept_claims(was, now, doubts)
+            if through:
+                kept[was.key] = _claimed(was, now, through)
+            continue
+        holders = tuple([holder for holder in was.holders if holder[:2] in doubts])
         if not holders or (now is not None and now.holders):
             continue
         device = replace(
@@ -84,53 +85,48 @@ def _devices(listed: Snapshot, old: Snapshot, doubts: Mapping[PodKey, Doubt]) ->
     return kept
 
 
-def _claims(
-    listed: Snapshot, old: Snapshot, doubts: Mapping[PodKey, Doubt]
-) -> dict[ClaimDeviceKey, ClaimDevice]:
-    """The claimed devices that missing pods keep.
+def _kept_claims(
+    was: Device, now: Device | None, doubts: Mapping[PodKey, Doubt]
+) -> list[ClaimHolding]:
+    """The claims through which missing pods keep a device.
 
     Other pods of the same claim contradict nothing, nor does a claim that had the device before, such as one
     with admin access.
     """
-    before = {(device.key, through[1:]) for device in old.claims for through in device.holders}
-    came: dict[tuple[str, str, str], set[tuple[str, _Claim]]] = {}
-    for device in listed.claims:
-        for through in device.holders:
-            if (device.key, through[1:]) not in before:
-                came.setdefault(device.key[:3], set()).add((device.key.share_id, through[1:]))
-    kept: dict[ClaimDeviceKey, ClaimDevice] = {}
-    for device in old.claims:
-        taken = {
-            claim
-            for share, claim in came.get(device.key[:3], ())
-            if share == device.key.share_id or not share or not device.key.share_id
-        }
-        holders = [
-            through for through in device.holders if through.holder[:2] in doubts and taken <= {through[1:]}
-        ]
-        if holders:
-            kept[device.key] = replace(device, holders=tuple(holders))
-    return kept
+    before = () if was.claimed is None else was.claimed.through
+    names = {one[1:4] for one in before}
+    listed = () if now is None or now.claimed is None else now.claimed.through
+    came = [one for one in listed if one[1:4] not in names and not one.admin]
+    return [
+        one
+        for one in before
+        if one.holder[:2] in doubts
+        and all(
+            one[1:3] == other[1:3] or (one.share_id and other.share_id and one.share_id != other.share_id)
+            for other in came
+        )
+    ]
 
 
-def _merged(
-    listed: tuple[ClaimDevice, ...], carried: Mapping[ClaimDeviceKey, ClaimDevice]
-) -> tuple[ClaimDevice, ...]:
-    found = {device.key: device for device in listed}
-    for key, device in carried.items():
-        now = found.get(key)
-        if now is not None:
-            holders: set[ClaimHolder] = {*now.holders, *device.holders}
-            device = replace(now, holders=tuple(sorted(holders)))  # noqa: PLW2901 -- both hold it
-        found[key] = device
-    return tuple([found[key] for key in sorted(found)])
+def _claimed(was: Device, now: Device | None, through: Sequence[ClaimHolding]) -> Device:
+    """The device with what missing pods keep of it, beside the holders that List names."""
+    if now is None or now.claimed is None:
+        claimed = was.claimed and replace(was.claimed, through=tuple(through))
+        now = replace(was, holders=(), claimed=claimed, no_longer_offered_since=None)
+    else:
+        both = tuple(sorted({*now.claimed.through, *through}, key=by_claim))
+        cdi = now.claimed.cdi_devices or (() if was.claimed is None else was.claimed.cdi_devices)
+        now = replace(now, claimed=replace(now.claimed, through=both, cdi_devices=cdi))
+    holders = {*now.holders, *(one.holder for one in through if not one.admin)}
+    device = replace(now, holders=tuple(sorted(holders)), alternative=False)
+    return was if was == device else device
 
 
 def _container(
     was: Container, devices: Sequence[Device], cpus: tuple[int, ...], cpu_numa: Mapping[int, int]
 ) -> Container:
     """`was` with these devices and CPUs alone, and its memory, which List names by size only."""
-    counts = Counter(device.key.resource for device in devices)
+    counts = Counter(device.requested_as(was.holder) or device.key.resource for device in devices)
     nodes = {cpu_numa[cpu] for cpu in cpus if cpu in cpu_numa}
     nodes.update(node for device in devices for node in device.numa_nodes)
     nodes.update(node for block in was.memory for node in block.numa_nodes)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from exporter.mapping.model import Device, DeviceKey, Snapshot
+from exporter.mapping.model import Claimed, Device, DeviceKey, Snapshot
 
 FORGET_AFTER: Final = 86_400.0
 """Seconds for which a device stays: the default of --forget-after."""
@@ -37,6 +37,7 @@ class RememberedDevice(NamedTuple):
     vanished_at: float
     parent: str = ""
     numa_nodes: tuple[int, ...] = ()
+    claimed: Claimed | None = None
 
 
 _NONE: Final[Mapping[DeviceKey, RememberedDevice]] = MappingProxyType({})
@@ -72,7 +73,12 @@ class DeviceMemory(Struct, frozen=True):
         if changed is None:
             before = {} if last is None else {device.key: device for device in last.devices}
             named: Iterable[Device] = snapshot.devices
-            vanished = before.keys() - {device.key for device in named}
+            vanished = {
+                key
+                for key in before.keys() - {device.key for device in named}
+                # Of other resources only devices that a pod holds are known.
+                if snapshot.knows_all(key.resource)
+            }
             stopped = self._stopped_by(named, before, now)
         else:
             before, named, vanished = {was.key: was for was, _ in changed}, [new for _, new in changed], set()
@@ -133,7 +139,8 @@ class DeviceMemory(Struct, frozen=True):
                 continue
             number[key.resource] += 1
             characters += len(key.device)
-            kept[key] = RememberedDevice(since, at, device.parent, device.numa_nodes)
+            claimed = device.claimed and replace(device.claimed, published=None, through=(), cdi_devices=())
+            kept[key] = RememberedDevice(since, at, device.parent, device.numa_nodes, claimed)
         return tuple(full)
 
 

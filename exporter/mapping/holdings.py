@@ -5,13 +5,13 @@ uid is unknown on one side is the same holding. Two known uids are two pods, wha
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from exporter.mapping.model import ClaimDevice, Device, HeldKey, Holder, Snapshot
+from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
 
 RESTORE_FOR: Final = 10.0
 """Seconds after the first snapshot in which a restarted kubelet may list pods late: their starts are taken
@@ -20,9 +20,9 @@ over from history, and history ends no holding that is missing.
 
 
 class Holding(NamedTuple):
-    """One holder of one device of a device plugin or of a claim (DRA). A shared device has several."""
+    """One holder of one device, of a device plugin or through claims (DRA). A shared device has several."""
 
-    key: HeldKey
+    key: DeviceKey
     holder: Holder
 
     def unnamed(self) -> "Holding":
@@ -48,35 +48,51 @@ class Diff(Struct, frozen=True):
 
 def holdings(snapshot: Snapshot) -> frozenset[Holding]:
     """All holdings of a snapshot."""
-    return _of_devices(snapshot.devices) | _of_claims(snapshot.claims)
+    return _of_devices(snapshot.devices)
 
 
 def _of_devices(devices: Iterable[Device]) -> frozenset[Holding]:
     return frozenset([Holding(device.key, holder) for device in devices for holder in device.holders])
 
 
-def _of_claims(claimed: Iterable[ClaimDevice]) -> frozenset[Holding]:
-    return frozenset(
-        [Holding(one.held(through), through.holder) for one in claimed for through in one.holders]
-    )
-
-
 def diff(old: Snapshot, new: Snapshot) -> Diff:
     """Compare two snapshots: holdings(old) without `ended` and each `renamed.old`, plus `began` and each
-    `renamed.new`, are holdings(new).
+    `renamed.new`, are holdings(new). A holding through other claims than before has ended and begun.
     """
-    changed = new.changed_since(old)
-    if changed is None:
-        before, after = _of_devices(old.devices), _of_devices(new.devices)
-    else:
-        before, after = _of_devices([was for was, _ in changed]), _of_devices([now for _, now in changed])
-    if new.claims is not old.claims:
-        before, after = before | _of_claims(old.claims), after | _of_claims(new.claims)
+    pairs = _changed(old, new)
+    before, after = _of_devices([was for was, _ in pairs]), _of_devices([now for _, now in pairs])
     began, ended = set(after - before), set(before - after)
     renamed = _renamed(ended, began) if began and ended else []
     ended.difference_update(pair.old for pair in renamed)
     began.difference_update(pair.new for pair in renamed)
-    return Diff(tuple(sorted(began)), tuple(sorted(ended)), tuple(sorted(renamed)))
+    replaced = [one for was, now in pairs if was.claimed and now.claimed for one in _through_others(was, now)]
+    return Diff(
+        tuple(sorted((*began, *replaced))), tuple(sorted((*ended, *replaced))), tuple(sorted(renamed))
+    )
+
+
+def _changed(old: Snapshot, new: Snapshot) -> Sequence[tuple[Device, Device]]:
+    """The devices that may differ, before and after. A device of one of the snapshots is free in the other."""
+    changed = new.changed_since(old)
+    if changed is not None:
+        return changed
+    before, after = ({device.key: device for device in one.devices} for one in (old, new))
+    return [
+        (before.get(key) or Device(key), after.get(key) or Device(key)) for key in before.keys() | after.keys()
+    ]
+
+
+def _through_others(was: Device, now: Device) -> Iterable[Holding]:
+    """Holdings of holders that have `now` through other claims: a pod's successor has claims of its own."""
+    if was.claimed is None or now.claimed is None or was.claimed.through is now.claimed.through:
+        return
+    for holder in set(was.holders) & set(now.holders):
+        claims = [
+            {one[1:3] for one in claimed.through if one.holder == holder}
+            for claimed in (was.claimed, now.claimed)
+        ]
+        if claims[0] and claims[1] and claims[0].isdisjoint(claims[1]):
+            yield Holding(now.key, holder)
 
 
 def _renamed(ended: Iterable[Holding], began: Iterable[Holding]) -> list[Renamed]:

@@ -194,27 +194,29 @@ def pods_with_new_holdings(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:
     found: set[PodKey] = set()
     changed = new.changed_since(old)
     if changed is None:
-        devices = {device.key: device.holders for device in old.devices}
+        devices = {device.key: device for device in old.devices}
         candidates: Iterable[Device] = new.devices
     else:
-        devices = {was.key: was.holders for was, _ in changed}
+        devices = {was.key: was for was, _ in changed}
         candidates = [now for _, now in changed]
     for device in candidates:
-        held = devices.get(device.key, ())
-        if held != device.holders:
-            before = {holder[:3] for holder in held}
-            found.update(holder[:2] for holder in device.holders if holder[:3] not in before)
-    claims = {claim.key: claim.holders for claim in old.claims}
-    for claim in new.claims:
-        through = claims.get(claim.key, ())
-        if through != claim.holders:
-            names = {one.holder[:3] for one in through}
-            found.update(one.holder[:2] for one in claim.holders if one.holder[:3] not in names)
+        was = devices.get(device.key)
+        if was is None or was.holders != device.holders or was.claimed != device.claimed:
+            before = set() if was is None else _held_by_names(was)
+            found.update(name[:2] for name in _held_by_names(device) - before)
     cpus = {container.holder[:3]: container.cpu_ids for container in old.containers}
     for container in new.containers:
         if container.cpu_ids and not set(container.cpu_ids) <= set(cpus.get(container.holder[:3], ())):
             found.add(container.holder[:2])
     return frozenset(found)
+
+
+def _held_by_names(device: Device) -> set[tuple[str, ...]]:
+    """The names of the containers that hold a device, and of the claims through which they do."""
+    names: set[tuple[str, ...]] = {holder[:3] for holder in device.holders}
+    through = () if device.claimed is None else device.claimed.through
+    names.update((*one.holder[:3], one.claim_namespace, one.claim, one.share_id) for one in through)
+    return names
 
 
 class PodRegistry:

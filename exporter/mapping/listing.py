@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from exporter.mapping.dra import ClaimName
 from exporter.mapping.model import PodKey
 from kubelet.pb.podresources.v1 import api_pb2
 
@@ -24,14 +25,14 @@ Nodes = tuple[int, ...]
 
 
 class PodPart(Struct, frozen=True, eq=False):
-    """One pod of an answer: its message, and its content in a comparable form. An unchanged pod is the same
-    object as in the answer before.
+    """One pod of an answer: its message, its content in a comparable form, and the names of its claims. An
+    unchanged pod is the same object as in the answer before.
     """
 
     key: PodKey
     message: api_pb2.PodResources
     content: tuple[object, ...]
-    claims: bool
+    claims: tuple[ClaimName, ...]
 
 
 class ListedPods(Struct, frozen=True):
@@ -47,6 +48,17 @@ class ListedPods(Struct, frozen=True):
         if self.parts is not None:
             return frozenset(self.parts)
         return frozenset((pod.namespace, pod.name) for pod in self.pod_resources)
+
+    def claims(self) -> frozenset[ClaimName]:
+        """The claims of all listed pods."""
+        if self.parts is not None:
+            return frozenset([claim for part in self.parts.values() for claim in part.claims])
+        return frozenset(
+            ClaimName(one.claim_namespace, one.claim_name)
+            for pod in self.pod_resources
+            for container in pod.containers
+            for one in container.dynamic_resources
+        )
 
 
 class _UnexpectedField(Exception):  # noqa: N818 -- internal signal
@@ -112,7 +124,7 @@ def _cut(data: bytes) -> Iterator[bytes]:
 
 def _part(pod: api_pb2.PodResources) -> PodPart:
     content: list[object] = []
-    claims = False
+    claims: dict[ClaimName, None] = {}
     for container in pod.containers:
         entries = frozenset(
             [
@@ -123,14 +135,14 @@ def _part(pod: api_pb2.PodResources) -> PodPart:
         rest: tuple[object, ...] = ()
         claimed = container.dynamic_resources
         if container.cpu_ids or container.memory or claimed:
-            claims = claims or bool(claimed)
+            claims |= dict.fromkeys([ClaimName(one.claim_namespace, one.claim_name) for one in claimed])
             rest = (
                 frozenset(container.cpu_ids),
                 tuple(block.SerializeToString(deterministic=True) for block in container.memory),
                 tuple(resource.SerializeToString(deterministic=True) for resource in claimed),
             )
         content.append((container.name, entries, rest))
-    return PodPart((pod.namespace, pod.name), pod, tuple(content), claims)
+    return PodPart((pod.namespace, pod.name), pod, tuple(content), tuple(claims))
 
 
 def nodes_of(topology: api_pb2.TopologyInfo) -> Nodes:

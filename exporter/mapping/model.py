@@ -16,6 +16,8 @@ from weakref import ReferenceType, ref
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
+from exporter.mapping.dra import PublishedDevice, PublishedName, Taint
+
 
 class DeviceKey(NamedTuple):
     """A device's name on this node. Ids are unique within a resource only."""
@@ -37,15 +39,64 @@ class Holder(NamedTuple):
     pod_uid: str = ""
 
 
+class ClaimHolding(NamedTuple):
+    """A container that has a device through a ResourceClaim (DRA).
+
+    `share_id` is "" unless the device is shared by capacity. `request` is the claim's request without its
+    subrequest, `requested_as` the extended resource that the container asked for, else the DeviceClass of the
+    request; both are "" while the claim is not known. `admin`: the claim is for administration, which is not
+    holding; None while the claim is not known.
+    """
+
+    holder: Holder
+    claim_namespace: str
+    claim: str
+    share_id: str = ""
+    request: str = ""
+    requested_as: str = ""
+    admin: bool | None = None
+
+
+def by_claim(one: ClaimHolding) -> tuple[object, ...]:
+    """Sort key of the claims of one device."""
+    return one[:4]
+
+
+class Claimed(Struct, frozen=True):
+    """What DRA says about a device: its names there, its ResourceSlice's facts, None while no slice has it,
+    the names of its CDI devices, sorted, and through which claims containers have it, sorted.
+    """
+
+    name: PublishedName
+    published: PublishedDevice | None = None
+    cdi_devices: tuple[str, ...] = ()
+    through: tuple[ClaimHolding, ...] = ()
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """The taints that keep pods away from the device."""
+        return () if self.published is None else tuple([one for one in self.published.taints if one.repels])
+
+    @property
+    def shareable(self) -> bool:
+        """Whether several claims may hold the device."""
+        return self.published is not None and self.published.shareable
+
+
 class Device(Struct, frozen=True):
-    """One device that is allocatable, held, reported by its plugin, or no longer offered.
+    """One device that is allocatable, held, reported by its plugin, published by its DRA driver, or no longer
+    offered.
 
     `parent` is the physical device behind a replica or a slice, "" for a whole device. `numa_nodes` is
     sorted, empty if unknown. `allocatable`: the kubelet counts the device as allocatable, whether it is held
-    or free. `holders` is sorted, empty for a free device.
+    or free; for a claimed device: no taint keeps pods away, as far as slices are known. `holders` is sorted,
+    empty for a free device.
 
     `no_longer_offered_since` is None unless no answer names the device any more (device_memory): the unix
     time from which the kubelet has not offered it.
+
+    `claimed` is None for a device of a plugin. `alternative`: another partition of the same physical device
+    counts in its place.
     """
 
     key: DeviceKey
@@ -54,6 +105,17 @@ class Device(Struct, frozen=True):
     allocatable: bool = True
     holders: tuple[Holder, ...] = ()
     no_longer_offered_since: float | None = None
+    claimed: Claimed | None = None
+    alternative: bool = False
+
+    def requested_as(self, holder: Holder) -> str:
+        """What `holder` asked by: the resource; for a claimed device the extended resource, else the
+        DeviceClass, else "".
+        """
+        if self.claimed is None:
+            return self.key.resource
+        found = [one.requested_as for one in self.claimed.through if one.holder == holder and not one.admin]
+        return next(filter(None, found), "")
 
 
 class ClaimDeviceKey(NamedTuple):
@@ -63,21 +125,6 @@ class ClaimDeviceKey(NamedTuple):
     pool: str
     device: str
     share_id: str = ""
-
-
-class ClaimedKey(NamedTuple):
-    """A device held through one claim. One device may be held through several claims."""
-
-    driver: str
-    pool: str
-    device: str
-    share_id: str
-    claim_namespace: str
-    claim: str
-
-
-HeldKey = DeviceKey | ClaimedKey
-"""Key of anything a container can hold. The two tuples differ in length: they sort together, never equal."""
 
 
 class ClaimHolder(NamedTuple):
@@ -93,11 +140,12 @@ class ClaimDevice(Struct, frozen=True):
 
     key: ClaimDeviceKey
     holders: tuple[ClaimHolder, ...]
-    cdi_devices: tuple[str, ...] = ()
+    cdi_devices: tuple[str, ...]
+    device: DeviceKey
 
-    def held(self, through: ClaimHolder) -> ClaimedKey:
-        """The key of this device as `through` holds it."""
-        return ClaimedKey(*self.key, through.claim_namespace, through.claim)
+    def held(self, through: ClaimHolder) -> DeviceKey:  # noqa: ARG002 -- goes away
+        """The key of this device."""
+        return self.device
 
 
 class PinnedMemory(NamedTuple):
@@ -111,7 +159,8 @@ class PinnedMemory(NamedTuple):
 class Container(Struct, frozen=True):
     """A container that holds devices, claimed devices, exclusive CPUs or pinned memory.
 
-    `devices` counts devices by resource. `numa_nodes` are the known nodes of its devices, CPUs and memory.
+    `devices` counts devices by what the container asked for: the resource, the extended resource or the
+    DeviceClass that a claim serves, the driver where that is not known. `numa_nodes` are the known nodes of its devices, CPUs and memory.
     """
 
     holder: Holder
@@ -122,7 +171,7 @@ class Container(Struct, frozen=True):
 
 
 class ResourceCounts(Struct, frozen=True):
-    """Counts of one resource's devices.
+    """Counts of one resource's devices, without alternatives.
 
     `allocated` = held; `unhealthy` = known but not allocatable, held or not; `free` = allocatable without a
     holder. `allocated`, `free` and `unavailable` exclude each other; their sum is `known`.
@@ -162,11 +211,11 @@ class Snapshot(Struct, frozen=True, dict=True, weakref=True):
     `complete` is False if the kubelet does not serve GetAllocatableResources: then only held devices are
     known, and their health is not. `numa_by_plugin` are the devices whose NUMA nodes come from their plugin
     and not from the kubelet. `unconfirmed` are the pods whose holdings are carried over from before a kubelet
-    restart: the kubelet has not listed them since (exporter.mapping.carried).
+    restart: the kubelet has not listed them since (exporter.mapping.carried). Of the resources in `published`
+    ResourceSlices name all devices, of those in `held_only` only devices that a pod holds are known.
     """
 
     devices: tuple[Device, ...] = ()
-    claims: tuple[ClaimDevice, ...] = ()
     containers: tuple[Container, ...] = ()
     pods: int = 0
     complete: bool = True
@@ -174,6 +223,36 @@ class Snapshot(Struct, frozen=True, dict=True, weakref=True):
     unconfirmed: Mapping[PodKey, Doubt] = field(
         default_factory=lambda: MappingProxyType(dict[PodKey, Doubt]())
     )
+    published: frozenset[str] = frozenset()
+    held_only: frozenset[str] = frozenset()
+
+    def knows_all(self, resource: str) -> bool:
+        """Whether the free devices of a resource are known, and with them its counts."""
+        return resource in self.published or (self.complete and resource not in self.held_only)
+
+    @cached_property
+    def claims(self) -> tuple[ClaimDevice, ...]:
+        """The claimed devices by share."""
+        found: list[ClaimDevice] = []
+        for device in self.devices:
+            claimed = device.claimed
+            if claimed is None:
+                continue
+            shares = sorted({one.share_id for one in claimed.through})
+            found += [
+                ClaimDevice(
+                    ClaimDeviceKey(*claimed.name, share),
+                    tuple(
+                        ClaimHolder(one.holder, one.claim_namespace, one.claim)
+                        for one in claimed.through
+                        if one.share_id == share
+                    ),
+                    claimed.cdi_devices,
+                    device.key,
+                )
+                for share in shares
+            ]
+        return tuple(sorted(found, key=lambda one: one.key))
 
     def with_devices(self, changed: Mapping[int, Device], rest: "Snapshot") -> "Snapshot":
         """`rest` with the devices of this snapshot, of which those at some indexes `changed`, but not their
@@ -204,9 +283,9 @@ class Snapshot(Struct, frozen=True, dict=True, weakref=True):
 
     @cached_property
     def held_unhealthy(self) -> frozenset[DeviceKey]:
-        """The held devices that are not allocatable."""
+        """The held devices of plugins that are not allocatable."""
         unhealthy = [device for device in self.devices if not device.allocatable]
-        return frozenset([device.key for device in unhealthy if device.holders])
+        return frozenset([device.key for device in unhealthy if device.holders and device.claimed is None])
 
     def changed_at(self, old: "Snapshot") -> Sequence[int] | None:
         """The indexes of the devices that may differ, compared by identity: a snapshot shares unchanged
@@ -232,7 +311,7 @@ class Snapshot(Struct, frozen=True, dict=True, weakref=True):
     def _counts(self) -> Mapping[str, ResourceCounts]:
         # Several families, the page and the API read the counts.
         return {
-            resource: _counted(list(group))
+            resource: _counted(group)
             for resource, group in groupby(self.devices, key=lambda device: device.key[0])
         }
 
@@ -253,6 +332,7 @@ def _recounted(
         before, one, other = found[now.key.resource], _counted([was]), _counted([now])
         found[now.key.resource] = replace(
             before,
+            known=before.known - one.known + other.known,
             allocatable=before.allocatable - one.allocatable + other.allocatable,
             allocated=before.allocated - one.allocated + other.allocated,
             unhealthy=before.unhealthy - one.unhealthy + other.unhealthy,
@@ -261,7 +341,8 @@ def _recounted(
     return found
 
 
-def _counted(devices: list[Device]) -> ResourceCounts:
+def _counted(devices: Iterable[Device]) -> ResourceCounts:
+    devices = [device for device in devices if not device.alternative]
     allocatable = [device.allocatable for device in devices].count(True)
     unheld = [device.allocatable for device in devices if not device.holders]
     return ResourceCounts(

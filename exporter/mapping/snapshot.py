@@ -10,25 +10,25 @@ of the kubelet:
 - entries with the same pod and container name belong to one holder.
 
 Plugin reports add devices that the kubelet does not name, as not allocatable, and the NUMA nodes and parents
-that neither the kubelet nor the id gives. Remembered devices (device_memory) that no answer names are added
-as no longer offered.
+that neither the kubelet nor the id gives. ResourceSlices add claimed devices that no pod holds, and the facts
+of those that are held (claimed_devices). Remembered devices (device_memory) that no answer names are added as
+no longer offered.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
+from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, ClaimHoldings, with_alternatives
 from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.device_memory import RememberedDevice
 from exporter.mapping.listing import ListedPods, Nodes, PodPart, nodes_of
 from exporter.mapping.model import (
     AdvertisedDevice,
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
     Container,
     Device,
     DeviceKey,
@@ -63,9 +63,12 @@ def build(
 
 
 class _ContainerHoldings(Struct):
-    """What one container holds: device ids by resource, CPUs, bytes by memory type and nodes."""
+    """What one container holds: device ids by resource, claimed devices and what it asked for them by, CPUs,
+    bytes by memory type and nodes.
+    """
 
     ids: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    claimed: Mapping[DeviceKey, str] = field(default_factory=dict[DeviceKey, str])
     cpu_ids: set[int] = field(default_factory=set[int])
     memory: dict[tuple[str, Nodes], int] = field(default_factory=dict[tuple[str, Nodes], int])
 
@@ -77,12 +80,16 @@ class _ContainerHoldings(Struct):
         for resource, ids in self.ids.items():
             for device_id in ids:
                 spanned.update(numa.get(DeviceKey(resource, device_id), ()))
+        counts = Counter({resource: len(ids) for resource, ids in self.ids.items()})
+        for key, requested_as in self.claimed.items():
+            spanned.update(numa.get(key, ()))
+            counts[requested_as] += 1
         for _, nodes in self.memory:
             spanned.update(nodes)
         memory = [PinnedMemory(kind, nodes, size) for (kind, nodes), size in sorted(self.memory.items())]
         return Container(
             holder=holder,
-            devices={resource: len(ids) for resource, ids in sorted(self.ids.items())},
+            devices=dict(sorted(counts.items())),
             cpu_ids=tuple(sorted(self.cpu_ids)),
             memory=tuple(memory),
             numa_nodes=tuple(sorted(spanned)),
@@ -92,14 +99,17 @@ class _ContainerHoldings(Struct):
 class _Holdings:
     """Collects the holdings of pods."""
 
-    def __init__(self, offered: Collection[DeviceKey], numa: dict[DeviceKey, Nodes]) -> None:
-        """The NUMA nodes of a device that is not `offered` are added to `numa` from its holders' entries."""
+    def __init__(
+        self, offered: Collection[DeviceKey], numa: dict[DeviceKey, Nodes], facts: ClaimFacts
+    ) -> None:
+        """The NUMA nodes of a device that is not `offered` are added to `numa` from its holders' entries.
+        `facts` are those of claims and their devices.
+        """
         self._offered = offered
         self._numa = numa
         self.holders: dict[DeviceKey, set[Holder]] = {}
         self.containers: dict[Holder, _ContainerHoldings] = {}
-        self._claim_holders: dict[ClaimDeviceKey, set[ClaimHolder]] = {}
-        self._cdi: dict[ClaimDeviceKey, set[str]] = {}
+        self.claims = ClaimHoldings(facts)
 
     def add(self, pod: api_pb2.PodResources, uid: str) -> None:
         """Add one pod."""
@@ -107,7 +117,7 @@ class _Holdings:
             self._add(Holder(pod.namespace, pod.name, container.name, uid), container)
 
     def _add(self, holder: Holder, listed: api_pb2.ContainerResources) -> None:
-        claimed = self._add_claims(holder, listed.dynamic_resources)
+        claimed = self.claims.add(holder, listed.dynamic_resources)
         held = claimed or listed.cpu_ids or listed.memory or any(one.device_ids for one in listed.devices)
         if not held:
             return
@@ -128,33 +138,14 @@ class _Holdings:
                 if key not in self._offered:
                     _add_nodes(self._numa, key, nodes)
 
-    def _add_claims(self, holder: Holder, resources: Iterable[api_pb2.DynamicResource]) -> bool:
-        """Add one container's claims. Whether they hold any device."""
-        held = False
-        for resource in resources:
-            through = ClaimHolder(holder, resource.claim_namespace, resource.claim_name)
-            for claimed in resource.claim_resources:
-                key = ClaimDeviceKey(
-                    claimed.driver_name, claimed.pool_name, claimed.device_name, claimed.share_id
-                )
-                self._claim_holders.setdefault(key, set()).add(through)
-                self._cdi.setdefault(key, set()).update(cdi.name for cdi in claimed.cdi_devices)
-                held = True
-        return held
-
     def all_containers(
         self, numa: Mapping[DeviceKey, Nodes], cpu_numa: Mapping[int, int]
     ) -> tuple[Container, ...]:
         """The snapshot's containers."""
+        for holder, claimed in self.claims.by_holder().items():
+            self.containers[holder].claimed = claimed
         found = sorted(self.containers.items(), key=lambda item: item[0])
         return tuple([one.container(holder, numa, cpu_numa) for holder, one in found])
-
-    def claims(self) -> tuple[ClaimDevice, ...]:
-        """The claimed devices."""
-        return tuple(
-            ClaimDevice(key, tuple(sorted(holders)), tuple(sorted(self._cdi[key])))
-            for key, holders in sorted(self._claim_holders.items())
-        )
 
 
 def _add_nodes(numa: dict[DeviceKey, Nodes], key: DeviceKey, nodes: Nodes) -> None:
@@ -166,7 +157,9 @@ def _add_nodes(numa: dict[DeviceKey, Nodes], key: DeviceKey, nodes: Nodes) -> No
 
 
 class _Inputs(Struct, frozen=True, eq=False):
-    """What a snapshot is built of. `offer` are the allocatable devices with their NUMA nodes."""
+    """What a snapshot is built of. `offer` are the allocatable devices with their NUMA nodes, `claims` the
+    facts of claims and of devices that ResourceSlices name.
+    """
 
     listed: ListedPods
     uids: Mapping[PodKey, str]
@@ -174,6 +167,7 @@ class _Inputs(Struct, frozen=True, eq=False):
     offer: Mapping[DeviceKey, Nodes]
     advertised: _Advertised
     remembered: _Remembered
+    claims: ClaimFacts
 
     @property
     def parts(self) -> Mapping[PodKey, PodPart]:
@@ -187,6 +181,7 @@ class _Inputs(Struct, frozen=True, eq=False):
             and self.allocatable is other.allocatable
             and self.advertised is other.advertised
             and self.remembered is other.remembered
+            and self.claims is other.claims
             and self.uids == other.uids
         )
 
@@ -202,6 +197,15 @@ class _Built(Struct, frozen=True, eq=False):
         """The holders of a device, which may be none of the snapshot's."""
         index = self.positions.get(key)
         return () if index is None else self.snapshot.devices[index].holders
+
+    def pods(self, key: DeviceKey) -> Iterable[PodKey]:
+        """The pods of the holders, and those with a claim for the device."""
+        index = self.positions.get(key)
+        if index is None:
+            return ()
+        device = self.snapshot.devices[index]
+        through = () if device.claimed is None else device.claimed.through
+        return [*[holder[:2] for holder in device.holders], *[one.holder[:2] for one in through]]
 
 
 class SnapshotBuilder:
@@ -223,12 +227,13 @@ class SnapshotBuilder:
         pod_uids: Mapping[PodKey, str] | None = None,
         advertised: _Advertised | None = None,
         remembered: _Remembered | None = None,
+        claims: ClaimFacts = NO_CLAIMS,
     ) -> Snapshot:
         """Build the snapshot of one List and one GetAllocatableResources answer.
 
         `allocatable` None: the kubelet does not serve GetAllocatableResources. Every held device then counts
         as allocatable, `remembered` devices are left out, and the snapshot is not `complete`. `pod_uids` are
-        the known uids, `advertised` the devices of plugin reports.
+        the known uids, `advertised` the devices of plugin reports, `claims` the facts of claims and slices.
         """
         uids = {key: (pod_uids or {}).get(key, "") for key in listed.names()}
         last = self._last
@@ -237,7 +242,7 @@ class SnapshotBuilder:
             found = _allocatable_nodes(allocatable)
             offer = offer if found == offer else found
         sources = advertised or _NO_REPORTS, remembered or _NOTHING
-        inputs = _Inputs(listed, uids, allocatable, offer, *sources)
+        inputs = _Inputs(listed, uids, allocatable, offer, *sources, claims)
         if last is not None and inputs.same(last.inputs):
             return last.snapshot
         if last is None or listed.parts is None or last.inputs.listed.parts is None:
@@ -250,61 +255,79 @@ class SnapshotBuilder:
     def _built(self, inputs: _Inputs, last: _Built | None) -> _Built:
         """Build the whole snapshot; devices that equal those of `last` are taken from there."""
         numa = dict(inputs.offer)
-        held = _Holdings(inputs.offer, numa)
+        held = _Holdings(inputs.offer, numa, inputs.claims)
         for pod in inputs.listed.pod_resources:
             held.add(pod, inputs.uids[pod.namespace, pod.name])
+        numa |= held.claims.numa_nodes(inputs.claims.published)
         by_plugin = _nodes_by_plugin(inputs.advertised, inputs.advertised, numa)
         numa |= by_plugin
-        keys = {*inputs.offer, *held.holders, *inputs.advertised}
+        keys = {*inputs.offer, *held.holders, *inputs.advertised, *held.claims.names, *inputs.claims.published}
         if inputs.allocatable is not None:
             keys |= inputs.remembered.keys()
-        devices = [self._device(key, inputs, numa, held.holders.get(key, ())) for key in sorted(keys)]
-        claims = held.claims()
+        made = {key: self._device(key, inputs, numa, held, held.holders.get(key, ())) for key in sorted(keys)}
+        devices = list(with_alternatives(made, inputs.claims).values())
         if last is not None:
             devices = [_same_or(last, device) for device in devices]
-            claims = last.snapshot.claims if last.snapshot.claims == claims else claims
         snapshot = Snapshot(
             devices=tuple(devices),
-            claims=claims,
             containers=held.all_containers(numa, self.cpu_numa),
             pods=len(inputs.uids),
             complete=inputs.allocatable is not None,
             numa_by_plugin=frozenset(by_plugin),
+            published=inputs.claims.resources,
+            held_only=_held_only(devices, inputs.claims.resources),
         )
         return _Built(snapshot, inputs, {} if inputs.listed.parts is None else _positions(devices))
 
     def _device(
-        self, key: DeviceKey, inputs: _Inputs, numa: Mapping[DeviceKey, Nodes], holders: Collection[Holder]
+        self,
+        key: DeviceKey,
+        inputs: _Inputs,
+        numa: Mapping[DeviceKey, Nodes],
+        held: _Holdings,
+        holders: Collection[Holder],
     ) -> Device:
-        """The device `key` as the inputs have it."""
+        """The device `key` as the inputs have it, with these holders and those through claims."""
         offered, reported = key in inputs.offer, inputs.advertised.get(key)
-        if not offered and not holders and reported is None:
+        claimed = held.claims.device(key)
+        if claimed is not None:
+            holders = {*holders, *[one.holder for one in claimed.through if not one.admin]}
+        elif not offered and not holders and reported is None:
             one = inputs.remembered[key]
-            return Device(
-                key, one.parent, one.numa_nodes, allocatable=False, no_longer_offered_since=one.since
-            )
+            facts = (key, one.parent, one.numa_nodes)
+            since = one.since
+            return Device(*facts, allocatable=False, no_longer_offered_since=since, claimed=one.claimed)
         parent = self._reader(key.device, key.resource).parent or (
             "" if reported is None else reported.parent
         )
         allocatable = offered or inputs.allocatable is None
-        return Device(key, parent, numa.get(key, ()), allocatable, tuple(sorted(holders)))
+        if claimed is not None:
+            parent = inputs.claims.parent(claimed) or parent
+            allocatable = not claimed.taints
+        return Device(key, parent, numa.get(key, ()), allocatable, tuple(sorted(holders)), claimed=claimed)
 
     def _updated(self, last: _Built, now: _Inputs) -> _Built | None:
         """Update the last snapshot by what changed. None if a whole build is needed or faster."""
         was, old = last.inputs, last.snapshot
         if (now.allocatable is None) is old.complete or not _placed_alike(now.advertised, was.advertised):
             return None
+        if not now.claims.names_alike(was.claims):
+            return None
         moved = _differing(now.offer, was.offer) | _differing(now.remembered, was.remembered)
+        moved |= _differing(now.claims.published, was.claims.published)
+        moved |= now.claims.siblings(moved) | was.claims.siblings(moved)
         changed = _affected_pods(last, now, moved)
         if 2 * len(changed) > len(now.parts) or 2 * len(moved) > len(old.devices):
             return None
-        if not changed and not moved:
+        if not changed and not moved and now.claims.resources == was.claims.resources:
             return _Built(old, now, last.positions)
-        touched = moved | _device_keys(changed, was.parts, now.parts)
+        touched = moved | _device_keys(changed, was.parts, now.parts, now.claims)
+        touched |= now.claims.siblings(touched)
         numa = {key: now.offer[key] for key in touched if key in now.offer}
-        held = _Holdings(now.offer, numa)
+        held = _Holdings(now.offer, numa, now.claims)
         for name in changed & now.parts.keys():
             held.add(now.parts[name].message, now.uids[name])
+        numa |= held.claims.numa_nodes(touched)
         by_plugin = _nodes_by_plugin(touched, now.advertised, numa)
         numa |= by_plugin
         devices: dict[DeviceKey, Device] = {}
@@ -312,18 +335,31 @@ class SnapshotBuilder:
             lasting = {holder for holder in last.holders(key) if holder[:2] not in changed}
             holders = lasting | held.holders.get(key, set())
             remembered = now.allocatable is not None and key in now.remembered
-            if holders or remembered or key in now.offer or key in now.advertised:
-                devices[key] = _same_or(last, self._device(key, now, numa, holders))
+            claimed = key in held.claims.names or key in now.claims.published
+            if holders or remembered or claimed or key in now.offer or key in now.advertised:
+                devices[key] = self._device(key, now, numa, held, holders)
+        devices = {
+            key: _same_or(last, device) for key, device in with_alternatives(devices, now.claims).items()
+        }
         containers = [one for one in old.containers if one.holder[:2] not in changed]
         containers += held.all_containers(numa, self.cpu_numa)
         containers.sort(key=lambda one: one.holder)
-        either = [part for name in changed for part in (was.parts.get(name), now.parts.get(name))]
-        claims = old.claims
-        if any(part.claims for part in either if part is not None):
-            claims = _claims(now)
         numa_by_plugin = (old.numa_by_plugin - touched) | by_plugin.keys()
-        rest = Snapshot((), claims, tuple(containers), len(now.parts), old.complete, numa_by_plugin)
-        return _following(last, now, touched, devices, rest)
+        rest = Snapshot(
+            (),
+            tuple(containers),
+            len(now.parts),
+            old.complete,
+            numa_by_plugin,
+            published=now.claims.resources,
+            held_only=old.held_only,
+        )
+        built = _following(last, now, touched, devices, rest)
+        if now.claims.resources != was.claims.resources or any(one.claimed for one in devices.values()):
+            held_only = _held_only(built.snapshot.devices, now.claims.resources)
+            if held_only != old.held_only:
+                force_setattr(built.snapshot, "held_only", held_only)
+        return built
 
 
 def _following(
@@ -365,11 +401,13 @@ def _affected_pods(last: _Built, now: _Inputs, moved: Collection[DeviceKey]) -> 
         key for key, part in parts.items() if part is not before.get(key) or now.uids[key] != uids[key]
     }
     changed |= before.keys() - parts.keys()
-    more = {holder[:2] for key in moved for holder in last.holders(key)} | changed
+    changed |= now.claims.pods_that_differ(last.inputs.claims, parts)
+    more = {pod for key in moved for pod in last.pods(key)} | changed
     while more and 2 * len(changed) <= len(parts):
         changed |= more
-        loose = _device_keys(more, before, parts) - now.offer.keys()
-        more = {holder[:2] for key in loose for holder in last.holders(key)} - changed
+        loose = _device_keys(more, before, parts, now.claims) - now.offer.keys()
+        loose |= now.claims.siblings(loose)
+        more = {pod for key in loose for pod in last.pods(key)} - changed
     return changed
 
 
@@ -386,12 +424,9 @@ def _nodes_by_plugin(
     return {key: nodes for key, nodes in found if nodes and not numa.get(key)}
 
 
-def _claims(inputs: _Inputs) -> tuple[ClaimDevice, ...]:
-    held = _Holdings(inputs.offer, {})
-    for name, part in inputs.parts.items():
-        if part.claims:
-            held.add(part.message, inputs.uids[name])
-    return held.claims()
+def _held_only(devices: Iterable[Device], published: Collection[str]) -> frozenset[str]:
+    """The resources of claimed devices that no ResourceSlice names."""
+    return frozenset({one.key.resource for one in devices if one.claimed is not None} - set(published))
 
 
 def _allocatable_nodes(
@@ -427,14 +462,15 @@ def _key(device: Device) -> DeviceKey:
     return device.key
 
 
-def _device_keys(names: Iterable[PodKey], *listings: Mapping[PodKey, PodPart]) -> set[DeviceKey]:
-    """The devices that pods of these names hold in any of the listings."""
-    return {
-        DeviceKey(entry.resource_name, device)
-        for name in names
-        for parts in listings
-        if name in parts
-        for container in parts[name].message.containers
-        for entry in container.devices
-        for device in entry.device_ids
-    }
+def _device_keys(
+    names: Iterable[PodKey], before: Mapping[PodKey, PodPart], now: Mapping[PodKey, PodPart], facts: ClaimFacts
+) -> set[DeviceKey]:
+    """The devices that pods of these names hold in either of the listings."""
+    found: set[DeviceKey] = set()
+    for part in [parts[name] for name in names for parts in (before, now) if name in parts]:
+        for container in part.message.containers:
+            for entry in container.devices:
+                found.update([DeviceKey(entry.resource_name, device) for device in entry.device_ids])
+            if part.claims:
+                found.update(facts.keys(container.dynamic_resources))
+    return found

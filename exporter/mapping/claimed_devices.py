@@ -1,0 +1,261 @@
+"""Devices that pods hold through ResourceClaims (DRA): their names, facts, and holders.
+
+A claimed device is a Device like any other. Its name never depends on its holder: the resource is the driver,
+or the attribute devicelens.dev/resource of its slice; the device is `pool/device`, or the device alone where
+the pool has the node's name. Rules of Kubernetes:
+
+- pods that share a claim repeat its devices in List; each is counted once;
+- List says neither why a device was allocated nor for whom: the claim says that a request is for
+  administration, which is not holding, and the pod's status which extended resource a request serves;
+- partitions that consume the same counters are alternatives: they are never summed.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from exporter.mapping.dra import (
+    NO_DRA,
+    AllocatedDevice,
+    ClaimName,
+    DraView,
+    ExtendedClaim,
+    PublishedDevice,
+    PublishedName,
+)
+from exporter.mapping.listing import Nodes, PodPart
+from exporter.mapping.model import Claimed, ClaimHolding, Device, DeviceKey, Holder, PodKey, by_claim
+from exporter.mapping.partitions import alternatives
+from kubelet.pb.podresources.v1 import api_pb2
+
+DEVICE_RESOURCE: Final = "devicelens.dev/resource"
+"""Attribute of a slice's device: the resource by which devicelens shows the device."""
+
+Extended = Mapping[PodKey, tuple[ExtendedClaim, ...]]
+"""The claims that serve the extended resources of pods."""
+
+_Group = tuple[str, str, str]
+"""Driver, pool and physical device of partitions."""
+
+
+class ClaimFacts(Struct, frozen=True, eq=False, dict=True):
+    """What the sources of DRA facts and the pods' objects say, by the keys of this node's devices.
+
+    `named` are the names of devices with the attribute devicelens.dev/resource: their last known resource.
+    """
+
+    node: str = ""
+    view: DraView = NO_DRA
+    extended: Extended = field(default_factory=lambda: MappingProxyType({}))
+    named: Mapping[PublishedName, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def key(self, name: PublishedName) -> DeviceKey:
+        """The key of a device."""
+        driver, pool, device = name
+        resource = self.named.get(name, driver) if self.named else driver
+        return DeviceKey(resource, device if pool == self.node else f"{pool}/{device}")
+
+    def keys(self, listed: Iterable[api_pb2.DynamicResource]) -> set[DeviceKey]:
+        """The keys of listed devices."""
+        return {self.key(_name(one)) for resource in listed for one in resource.claim_resources}
+
+    @cached_property
+    def published(self) -> Mapping[DeviceKey, PublishedDevice]:
+        """The devices of ResourceSlices."""
+        return {self.key(name): device for name, device in self.view.published.items()}
+
+    @cached_property
+    def resources(self) -> frozenset[str]:
+        """The resources whose devices ResourceSlices name."""
+        return frozenset({*self.view.drivers, *[key.resource for key in self.published]})
+
+    @cached_property
+    def _groups(self) -> Mapping[_Group, tuple[DeviceKey, ...]]:
+        groups: dict[_Group, list[DeviceKey]] = {}
+        for key, device in self.published.items():
+            if device.consumes:
+                groups.setdefault(_group(device), []).append(key)
+        return {group: tuple(keys) for group, keys in groups.items()}
+
+    def siblings(self, keys: Iterable[DeviceKey]) -> set[DeviceKey]:
+        """The partitions of the same physical devices as `keys`."""
+        if not self._groups:
+            return set()
+        devices = [device for key in keys if (device := self.published.get(key)) is not None]
+        groups = {_group(device) for device in devices if device.consumes}
+        return {key for group in groups for key in self._groups[group]}
+
+    def parent(self, claimed: Claimed) -> str:
+        """The physical device behind a partition, as devices of this node are called."""
+        device = claimed.published
+        if device is None or not device.parent:
+            return ""
+        return self.key(device.name._replace(device=device.parent)).device
+
+    def allocated(self, resource: api_pb2.DynamicResource) -> Mapping[tuple[PublishedName, str], AllocatedDevice]:
+        """What the claim says about its devices, by name and share; empty while the claim is not known."""
+        claim = self.view.claims.get(ClaimName(resource.claim_namespace, resource.claim_name))
+        return {} if claim is None else {(one.name, one.share_id): one for one in claim.devices}
+
+    def extended_resource(self, holder: Holder, claim: str, request: str) -> str:
+        """The extended resource that a container asked for, "" for none or if it is not known which."""
+        names = {
+            one.resource
+            for extended in self.extended.get(holder[:2], ())
+            for one in extended.requests
+            if extended.claim == claim and one.container == holder.container and request in {"", one.request}
+        }
+        return names.pop() if len(names) == 1 else ""
+
+    def names_alike(self, other: "ClaimFacts") -> bool:
+        """Whether every device has the same key."""
+        return self.named is other.named or self.named == other.named
+
+    def pods_that_differ(self, was: "ClaimFacts", parts: Mapping[PodKey, PodPart]) -> set[PodKey]:
+        """The pods of `parts` of which a claim, or what the pod's object says, is not as in `was`."""
+        now, before = self.view.claims, was.view.claims
+        pods: set[PodKey] = set()
+        if now is not before:
+            pods = {
+                key
+                for key, part in parts.items()
+                if part.claims and any(now.get(claim) is not before.get(claim) for claim in part.claims)
+            }
+        if self.extended is not was.extended:
+            either = self.extended.keys() | was.extended.keys()
+            pods |= {key for key in either if self.extended.get(key) != was.extended.get(key)} & parts.keys()
+        return pods
+
+
+NO_CLAIMS: Final = ClaimFacts()
+"""Nothing is known beside List."""
+
+
+def claim_facts(node: str, view: DraView, extended: Extended, last: ClaimFacts) -> ClaimFacts:
+    """The facts after `last`, the same object if nothing changed."""
+    if view is last.view and extended == last.extended and node == last.node:
+        return last
+    named = last.named
+    if view.published is not last.view.published:
+        own = {name: device.resource for name, device in view.published.items() if device.resource}
+        # A device keeps its name when its slice is gone: the kubelet deletes slices when it starts.
+        kept = {**named, **own}
+        if kept != named:
+            named = MappingProxyType(kept if len(kept) <= 2 * len(view.published) + _NAMES else own)
+    found = ClaimFacts(node, view, extended if extended != last.extended else last.extended, named)
+    if view.published is last.view.published and named is last.named:
+        # The same mapping: its devices are not compared one by one.
+        found.__dict__["published"] = last.published
+    return found
+
+
+_NAMES: Final = 4096
+"""Names of devices without a slice that are kept."""
+
+
+def _name(listed: api_pb2.ClaimResource) -> PublishedName:
+    return PublishedName(listed.driver_name, listed.pool_name, listed.device_name)
+
+
+def _group(device: PublishedDevice) -> _Group:
+    driver, pool, name = device.name
+    return driver, pool, device.parent or name
+
+
+class ClaimHoldings:
+    """Collects what containers hold through claims."""
+
+    def __init__(self, facts: ClaimFacts) -> None:
+        self._facts = facts
+        self.names: dict[DeviceKey, PublishedName] = {}
+        self._through: dict[DeviceKey, set[ClaimHolding]] = {}
+        self._cdi: dict[DeviceKey, set[str]] = {}
+
+    def add(self, holder: Holder, listed: Iterable[api_pb2.DynamicResource]) -> bool:
+        """Add one container's claims. Whether they have any device."""
+        found = False
+        for resource in listed:
+            allocated = self._facts.allocated(resource)
+            for one in resource.claim_resources:
+                name = _name(one)
+                key = self._facts.key(name)
+                self.names[key] = name
+                known = allocated.get((name, one.share_id))
+                self._through.setdefault(key, set()).add(self._holding(holder, resource, one.share_id, known))
+                self._cdi.setdefault(key, set()).update(cdi.name for cdi in one.cdi_devices)
+                found = True
+        return found
+
+    def _holding(
+        self,
+        holder: Holder,
+        resource: api_pb2.DynamicResource,
+        share_id: str,
+        known: AllocatedDevice | None,
+    ) -> ClaimHolding:
+        request = "" if known is None else known.request
+        extended = self._facts.extended_resource(holder, resource.claim_name, request)
+        return ClaimHolding(
+            holder,
+            resource.claim_namespace,
+            resource.claim_name,
+            share_id,
+            request,
+            extended or ("" if known is None else known.device_class),
+            None if known is None else known.admin,
+        )
+
+    def device(self, key: DeviceKey) -> Claimed | None:
+        """DRA's facts of a device; None for a device that neither a claim nor a slice has."""
+        published, name = self._facts.published.get(key), self.names.get(key)
+        if published is None and name is None:
+            return None
+        return Claimed(
+            published.name if published is not None else name or PublishedName("", "", ""),
+            published,
+            tuple(sorted(self._cdi.get(key, ()))),
+            tuple(sorted(self._through.get(key, ()), key=by_claim)),
+        )
+
+    def numa_nodes(self, keys: Collection[DeviceKey]) -> dict[DeviceKey, Nodes]:
+        """The NUMA nodes that slices give `keys` and the devices that were added."""
+        published = self._facts.published
+        found = {key: published[key].numa_nodes for key in {*keys, *self.names} if key in published}
+        return {key: nodes for key, nodes in found.items() if nodes}
+
+    def by_holder(self) -> Mapping[Holder, Mapping[DeviceKey, str]]:
+        """The devices of each holder, and what it asked for each by: the driver where that is not known."""
+        found: dict[Holder, dict[DeviceKey, str]] = {}
+        for key, through in self._through.items():
+            for one in sorted(through, key=by_claim):
+                if not one.admin:
+                    held = found.setdefault(one.holder, {})
+                    held[key] = held.get(key) or one.requested_as
+        return {
+            holder: {key: name or self.names[key].driver for key, name in held.items()}
+            for holder, held in found.items()
+        }
+
+
+def with_alternatives(devices: dict[DeviceKey, Device], facts: ClaimFacts) -> dict[DeviceKey, Device]:
+    """`devices` with those marked that another partition of their physical device stands for.
+
+    All partitions of a physical device must be among them, or none.
+    """
+    groups: dict[_Group, list[DeviceKey]] = {}
+    for key in devices.keys() & facts.published.keys() if facts.view.published else ():
+        device = facts.published[key]
+        if device.consumes:
+            groups.setdefault(_group(device), []).append(key)
+    for keys in groups.values():
+        members = [facts.published[key] for key in sorted(keys)]
+        held = {facts.published[key].name for key in keys if devices[key].holders}
+        spare = alternatives(members, held, facts.view.available)
+        for key in keys:
+            if facts.published[key].name in spare:
+                devices[key] = replace(devices[key], alternative=True)
+    return devices
