@@ -12,7 +12,7 @@ from exporter.history.coverage import PollRecord
 from exporter.history.devices import known_devices, same_devices
 from exporter.history.record import Present, key_of, present, unconfirmed
 from exporter.mapping.identity import UNKNOWN, Workload
-from exporter.mapping.model import ClaimDevice, Device, Holder, PodKey
+from exporter.mapping.model import Device, Holder, PodKey
 from exporter.mapping.state import State
 
 
@@ -43,7 +43,7 @@ class HistoryFeed:
 
 def all_holdings(state: State, node: str) -> Present:
     """The holdings of `state`."""
-    return _holdings(state, node, state.snapshot.devices, state.snapshot.claims)
+    return _holdings(state, node, state.snapshot.devices)
 
 
 def changed_holdings(before: State, after: State, node: str) -> Present | None:
@@ -55,25 +55,19 @@ def changed_holdings(before: State, after: State, node: str) -> Present | None:
     if devices is None or old.unconfirmed or new.unconfirmed:
         return None
     came, went = {now.key: now for _, now in devices}, [was for was, _ in devices]
-    claims: Iterable[ClaimDevice] = ()
-    gone: Iterable[ClaimDevice] = ()
-    if new.claims is not old.claims:
-        claims, gone = new.claims, old.claims
     other = _other_workloads(before, after)
     if other:
         came |= {device.key: device for device in new.devices if _held_by(device, other)}
-        claims = new.claims
     found = {key_of(device.key, holder): () for device in went for holder in device.holders}
-    found |= {key_of(one.held(through), through.holder): () for one in gone for through in one.holders}
-    return {**found, **_holdings(after, node, came.values(), claims)}
+    return {**found, **_holdings(after, node, came.values())}
 
 
-def _holdings(state: State, node: str, devices: Iterable[Device], claims: Iterable[ClaimDevice]) -> Present:
+def _holdings(state: State, node: str, devices: Iterable[Device]) -> Present:
     def workload(holder: Holder) -> Workload:
         identity = state.pods.get((holder.namespace, holder.pod))
         return UNKNOWN if identity is None or identity.uid != holder.pod_uid else identity.workload
 
-    return present(state.snapshot, workload, node, devices=devices, claims=claims)
+    return present(state.snapshot, workload, node, devices=devices)
 
 
 def _other_workloads(before: State, after: State) -> Collection[PodKey]:

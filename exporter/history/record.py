@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from exporter.mapping.holdings import Holding, OpenHolding
 from exporter.mapping.identity import Workload
-from exporter.mapping.model import ClaimDevice, Device, DeviceKey, HeldKey, Holder, Snapshot
+from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
 
 AT_ONCE_WITHIN: Final = 1.0
 """Seconds between two bounds up to which a change counts as observed at once."""
@@ -131,10 +131,9 @@ def present(
     node: str = "",
     *,
     devices: Iterable[Device] | None = None,
-    claims: Iterable[ClaimDevice] | None = None,
 ) -> Present:
     """The holdings of `snapshot` on `node`, of device plugins' devices and of claimed devices, without those
-    that are unconfirmed. Only those of its `devices` and `claims` if given.
+    that are unconfirmed. Only those of its `devices` if given.
     """
     found: dict[HoldingKey, tuple[HoldingFacts, ...]] = {}
     # A container's names and facts are the same for all its devices.
@@ -152,13 +151,6 @@ def present(
             key = HoldingKey(bounded(resource), "", "", bounded(name), "", "", "", *names)
             if found.setdefault(key, same) is not same:
                 found[key] = (*found[key], *same)
-    for claimed in snapshot.claims if claims is None else claims:
-        for through in claimed.holders:
-            if snapshot.doubt(through.holder):
-                continue
-            key = key_of(claimed.held(through), through.holder)
-            facts = _facts(through.holder, workload(through.holder), node)
-            found[key] = (*found.get(key, ()), facts)
     return found
 
 
@@ -166,21 +158,12 @@ def unconfirmed(snapshot: Snapshot) -> frozenset[HoldingKey]:
     """The holdings of `snapshot` that `present` leaves out."""
     if not snapshot.unconfirmed:
         return frozenset()
-    claimed = [
-        key_of(claim.held(through), through.holder)
-        for claim in snapshot.claims
-        for through in claim.holders
-        if snapshot.doubt(through.holder)
-    ]
-    devices = [key_of(device.key, holder) for device, holder in snapshot.unconfirmed_owners()]
-    return frozenset((*devices, *claimed))
+    return frozenset([key_of(device.key, holder) for device, holder in snapshot.unconfirmed_owners()])
 
 
-def key_of(held: HeldKey, holder: Holder) -> HoldingKey:
+def key_of(held: DeviceKey, holder: Holder) -> HoldingKey:
     """The key of the holding of `held` by `holder`."""
-    if isinstance(held, DeviceKey):
-        return HoldingKey(bounded(held.resource), "", "", bounded(held.device), "", "", "", *_names(holder))
-    return HoldingKey("", *map(bounded, (*held, *holder[:3])))
+    return HoldingKey(bounded(held.resource), "", "", bounded(held.device), "", "", "", *_names(holder))
 
 
 def _facts(holder: Holder, workload: Workload, node: str, parent: str = "") -> HoldingFacts:

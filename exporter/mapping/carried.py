@@ -22,6 +22,7 @@ from exporter.mapping.model import (
     by_claim,
 )
 
+
 def carry_over(
     listed: Snapshot, old: Snapshot, doubts: Mapping[PodKey, Doubt], cpu_numa: Mapping[int, int]
 ) -> Snapshot:
@@ -53,7 +54,11 @@ def carry_over(
         listed,
         devices=tuple([by_key[key] for key in sorted(by_key)]),
         held_only=listed.held_only
-        | {key.resource for key, one in devices.items() if one.claimed and key.resource not in listed.published},
+        | {
+            key.resource
+            for key, one in devices.items()
+            if one.claimed and key.resource not in listed.published
+        },
         containers=tuple(sorted((*listed.containers, *containers), key=lambda one: one.holder)),
         numa_by_plugin=listed.numa_by_plugin | by_plugin,
         unconfirmed=MappingProxyType({key: doubts[key] for key in sorted(pods)}),
@@ -85,9 +90,7 @@ def _devices(listed: Snapshot, old: Snapshot, doubts: Mapping[PodKey, Doubt]) ->
     return kept
 
 
-def _kept_claims(
-    was: Device, now: Device | None, doubts: Mapping[PodKey, Doubt]
-) -> list[ClaimHolding]:
+def _kept_claims(was: Device, now: Device | None, doubts: Mapping[PodKey, Doubt]) -> list[ClaimHolding]:
     """The claims through which missing pods keep a device.
 
     Other pods of the same claim contradict nothing, nor does a claim that had the device before, such as one

@@ -96,7 +96,9 @@ class ClaimFacts(Struct, frozen=True, eq=False, dict=True):
             return ""
         return self.key(device.name._replace(device=device.parent)).device
 
-    def allocated(self, resource: api_pb2.DynamicResource) -> Mapping[tuple[PublishedName, str], AllocatedDevice]:
+    def allocated(
+        self, resource: api_pb2.DynamicResource
+    ) -> Mapping[tuple[PublishedName, str], AllocatedDevice]:
         """What the claim says about its devices, by name and share; empty while the claim is not known."""
         claim = self.view.claims.get(ClaimName(resource.claim_namespace, resource.claim_name))
         return {} if claim is None else {(one.name, one.share_id): one for one in claim.devices}
@@ -110,6 +112,16 @@ class ClaimFacts(Struct, frozen=True, eq=False, dict=True):
             if extended.claim == claim and one.container == holder.container and request in {"", one.request}
         }
         return names.pop() if len(names) == 1 else ""
+
+    def _cdi_differs(self, was: "ClaimFacts", part: PodPart) -> bool:
+        now, before = self.view.cdi, was.view.cdi
+        return any(
+            now.get(cdi.name) is not before.get(cdi.name)
+            for container in part.message.containers
+            for resource in container.dynamic_resources
+            for one in resource.claim_resources
+            for cdi in one.cdi_devices
+        )
 
     def names_alike(self, other: "ClaimFacts") -> bool:
         """Whether every device has the same key."""
@@ -125,6 +137,8 @@ class ClaimFacts(Struct, frozen=True, eq=False, dict=True):
                 for key, part in parts.items()
                 if part.claims and any(now.get(claim) is not before.get(claim) for claim in part.claims)
             }
+        if self.view.cdi is not was.view.cdi:
+            pods |= {key for key, part in parts.items() if part.claims and self._cdi_differs(was, part)}
         if self.extended is not was.extended:
             either = self.extended.keys() | was.extended.keys()
             pods |= {key for key in either if self.extended.get(key) != was.extended.get(key)} & parts.keys()
@@ -174,6 +188,8 @@ class ClaimHoldings:
         self.names: dict[DeviceKey, PublishedName] = {}
         self._through: dict[DeviceKey, set[ClaimHolding]] = {}
         self._cdi: dict[DeviceKey, set[str]] = {}
+        self._bearers: dict[str, set[DeviceKey]] = {}
+        """The devices that bear each CDI name: those of one request may have one name."""
 
     def add(self, holder: Holder, listed: Iterable[api_pb2.DynamicResource]) -> bool:
         """Add one container's claims. Whether they have any device."""
@@ -186,7 +202,9 @@ class ClaimHoldings:
                 self.names[key] = name
                 known = allocated.get((name, one.share_id))
                 self._through.setdefault(key, set()).add(self._holding(holder, resource, one.share_id, known))
-                self._cdi.setdefault(key, set()).update(cdi.name for cdi in one.cdi_devices)
+                for cdi in one.cdi_devices:
+                    self._cdi.setdefault(key, set()).add(cdi.name)
+                    self._bearers.setdefault(cdi.name, set()).add(key)
                 found = True
         return found
 
@@ -214,10 +232,14 @@ class ClaimHoldings:
         published, name = self._facts.published.get(key), self.names.get(key)
         if published is None and name is None:
             return None
+        cdi = tuple(sorted(self._cdi.get(key, ())))
+        known = self._facts.view.cdi
+        own = [known[one] for one in cdi if one in known and self._bearers[one] == {key}] if known else []
         return Claimed(
             published.name if published is not None else name or PublishedName("", "", ""),
             published,
-            tuple(sorted(self._cdi.get(key, ()))),
+            cdi,
+            own[0] if len(own) == 1 else None,
             tuple(sorted(self._through.get(key, ()), key=by_claim)),
         )
 
@@ -254,7 +276,7 @@ def with_alternatives(devices: dict[DeviceKey, Device], facts: ClaimFacts) -> di
     for keys in groups.values():
         members = [facts.published[key] for key in sorted(keys)]
         held = {facts.published[key].name for key in keys if devices[key].holders}
-        spare = alternatives(members, held, facts.view.available)
+        spare = alternatives(members, held, facts.view.counters)
         for key in keys:
             if facts.published[key].name in spare:
                 devices[key] = replace(devices[key], alternative=True)

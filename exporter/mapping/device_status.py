@@ -28,14 +28,15 @@ _Pods = Mapping[PodKey, PodIdentity]
 
 
 class HolderStatus(NamedTuple):
-    """A holder of a device: since when, the pod's identity if its uid is proven, and the doubt about the
-    holding after a kubelet restart.
+    """A holder of a device: since when, the pod's identity if its uid is proven, the doubt about the holding
+    after a kubelet restart, and what the container asked by (Device.requested_as).
     """
 
     holder: Holder
     since: HeldSince | None = None
     identity: PodIdentity | None = None
     doubt: Doubt | None = None
+    requested_as: str = ""
 
 
 class PluginStatus(NamedTuple):
@@ -49,7 +50,8 @@ class PluginStatus(NamedTuple):
 class DeviceStatus(Struct, frozen=True):
     """A device of a snapshot, its holders in order, and what its plugin reports, None without a report.
 
-    `healthy` is None where the kubelet does not serve GetAllocatableResources.
+    `healthy` is None where it is not known: the kubelet does not serve GetAllocatableResources, or nothing
+    reports the health of a claimed device.
     """
 
     device: Device
@@ -81,12 +83,15 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
     def made(self, device: Device) -> DeviceStatus:
         """The status of one device."""
         key, healthy = device.key, device.allocatable if self.snapshot.complete else None
-        holders = tuple([self._holder(key, holder) for holder in device.holders])
+        if device.claimed is not None:
+            healthy = False if device.claimed.taints else None
+        holders = tuple([self._holder(device, holder) for holder in device.holders])
         return DeviceStatus(device, healthy, holders, self._plugin(key))
 
-    def _holder(self, key: DeviceKey, holder: Holder) -> HolderStatus:
-        pod, since = holder[:2], self.since.get(Holding(key, holder))
-        return HolderStatus(holder, since, self.pods.get(pod), self.snapshot.unconfirmed.get(pod))
+    def _holder(self, device: Device, holder: Holder) -> HolderStatus:
+        pod, since = holder[:2], self.since.get(Holding(device.key, holder))
+        doubt = self.snapshot.unconfirmed.get(pod)
+        return HolderStatus(holder, since, self.pods.get(pod), doubt, device.requested_as(holder))
 
     def _plugin(self, key: DeviceKey) -> PluginStatus | None:
         device, found = self.advertised.devices.get(key), self.advertised.resources.get(key.resource)

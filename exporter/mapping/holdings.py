@@ -72,13 +72,14 @@ def diff(old: Snapshot, new: Snapshot) -> Diff:
 
 
 def _changed(old: Snapshot, new: Snapshot) -> Sequence[tuple[Device, Device]]:
-    """The devices that may differ, before and after. A device of one of the snapshots is free in the other."""
+    """The devices that may differ, before and after; free where a snapshot does not have one."""
     changed = new.changed_since(old)
     if changed is not None:
         return changed
     before, after = ({device.key: device for device in one.devices} for one in (old, new))
     return [
-        (before.get(key) or Device(key), after.get(key) or Device(key)) for key in before.keys() | after.keys()
+        (before.get(key) or Device(key), after.get(key) or Device(key))
+        for key in before.keys() | after.keys()
     ]
 
 

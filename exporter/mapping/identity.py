@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
-from exporter.mapping.dra import NO_DEVICES, PodDevices
+from exporter.mapping.dra import NO_DEVICES, ClaimName, PodDevices
 from exporter.mapping.model import Device, PodKey, Snapshot
 
 NEVER: Final = math.inf
@@ -116,6 +116,16 @@ class PodView(Struct, frozen=True):
         """All pods of one name, in the order in which they came."""
         return self.records.get(key, ())
 
+    def claims(self) -> frozenset[ClaimName]:
+        """The claims of pods that may hold devices."""
+        return frozenset(
+            ClaimName(key[0], claim)
+            for key, records in self.records.items()
+            for record in records
+            if record.identity.devices is not NO_DEVICES and record.active
+            for claim in record.identity.devices.claim_names()
+        )
+
     def complete(self, now: float) -> bool:
         """Whether a pod that is missing here is not on the node."""
         return self.connected and now >= self.synced_at + API_SYNC
@@ -203,7 +213,7 @@ def pods_with_new_holdings(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:
         was = devices.get(device.key)
         if was is None or was.holders != device.holders or was.claimed != device.claimed:
             before = set() if was is None else _held_by_names(was)
-            found.update(name[:2] for name in _held_by_names(device) - before)
+            found.update((name[0], name[1]) for name in _held_by_names(device) - before)
     cpus = {container.holder[:3]: container.cpu_ids for container in old.containers}
     for container in new.containers:
         if container.cpu_ids and not set(container.cpu_ids) <= set(cpus.get(container.holder[:3], ())):

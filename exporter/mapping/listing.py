@@ -49,6 +49,16 @@ class ListedPods(Struct, frozen=True):
             return frozenset(self.parts)
         return frozenset((pod.namespace, pod.name) for pod in self.pod_resources)
 
+    def claimants(self) -> frozenset[PodKey]:
+        """The listed pods with claims."""
+        if self.parts is not None:
+            return frozenset([key for key, part in self.parts.items() if part.claims])
+        return frozenset(
+            (pod.namespace, pod.name)
+            for pod in self.pod_resources
+            if any(container.dynamic_resources for container in pod.containers)
+        )
+
     def claims(self) -> frozenset[ClaimName]:
         """The claims of all listed pods."""
         if self.parts is not None:

@@ -16,7 +16,7 @@ from weakref import ReferenceType, ref
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from exporter.mapping.dra import PublishedDevice, PublishedName, Taint
+from exporter.mapping.dra import CdiDevice, PublishedDevice, PublishedName, Taint
 
 
 class DeviceKey(NamedTuple):
@@ -65,11 +65,14 @@ def by_claim(one: ClaimHolding) -> tuple[object, ...]:
 class Claimed(Struct, frozen=True):
     """What DRA says about a device: its names there, its ResourceSlice's facts, None while no slice has it,
     the names of its CDI devices, sorted, and through which claims containers have it, sorted.
+
+    `cdi` is what the CDI specification of a name says that no other device bears.
     """
 
     name: PublishedName
     published: PublishedDevice | None = None
     cdi_devices: tuple[str, ...] = ()
+    cdi: CdiDevice | None = None
     through: tuple[ClaimHolding, ...] = ()
 
     @property
@@ -160,7 +163,8 @@ class Container(Struct, frozen=True):
     """A container that holds devices, claimed devices, exclusive CPUs or pinned memory.
 
     `devices` counts devices by what the container asked for: the resource, the extended resource or the
-    DeviceClass that a claim serves, the driver where that is not known. `numa_nodes` are the known nodes of its devices, CPUs and memory.
+    DeviceClass that a claim serves, the driver where that is not known. `numa_nodes` are the known nodes of
+    its devices, CPUs and memory.
     """
 
     holder: Holder
@@ -171,7 +175,7 @@ class Container(Struct, frozen=True):
 
 
 class ResourceCounts(Struct, frozen=True):
-    """Counts of one resource's devices, without alternatives.
+    """Counts of one resource's devices, without `alternatives`, which are counted apart.
 
     `allocated` = held; `unhealthy` = known but not allocatable, held or not; `free` = allocatable without a
     holder. `allocated`, `free` and `unavailable` exclude each other; their sum is `known`.
@@ -182,6 +186,7 @@ class ResourceCounts(Struct, frozen=True):
     allocated: int
     unhealthy: int
     free: int
+    alternatives: int = 0
 
     @property
     def unavailable(self) -> int:
@@ -337,12 +342,14 @@ def _recounted(
             allocated=before.allocated - one.allocated + other.allocated,
             unhealthy=before.unhealthy - one.unhealthy + other.unhealthy,
             free=before.free - one.free + other.free,
+            alternatives=before.alternatives - one.alternatives + other.alternatives,
         )
     return found
 
 
 def _counted(devices: Iterable[Device]) -> ResourceCounts:
-    devices = [device for device in devices if not device.alternative]
+    every = list(devices)
+    devices = [device for device in every if not device.alternative]
     allocatable = [device.allocatable for device in devices].count(True)
     unheld = [device.allocatable for device in devices if not device.holders]
     return ResourceCounts(
@@ -351,6 +358,7 @@ def _counted(devices: Iterable[Device]) -> ResourceCounts:
         allocated=len(devices) - len(unheld),
         unhealthy=len(devices) - allocatable,
         free=unheld.count(True),
+        alternatives=len(every) - len(devices),
     )
 
 

@@ -261,7 +261,13 @@ class SnapshotBuilder:
         numa |= held.claims.numa_nodes(inputs.claims.published)
         by_plugin = _nodes_by_plugin(inputs.advertised, inputs.advertised, numa)
         numa |= by_plugin
-        keys = {*inputs.offer, *held.holders, *inputs.advertised, *held.claims.names, *inputs.claims.published}
+        keys = {
+            *inputs.offer,
+            *held.holders,
+            *inputs.advertised,
+            *held.claims.names,
+            *inputs.claims.published,
+        }
         if inputs.allocatable is not None:
             keys |= inputs.remembered.keys()
         made = {key: self._device(key, inputs, numa, held, held.holders.get(key, ())) for key in sorted(keys)}
@@ -463,7 +469,10 @@ def _key(device: Device) -> DeviceKey:
 
 
 def _device_keys(
-    names: Iterable[PodKey], before: Mapping[PodKey, PodPart], now: Mapping[PodKey, PodPart], facts: ClaimFacts
+    names: Iterable[PodKey],
+    before: Mapping[PodKey, PodPart],
+    now: Mapping[PodKey, PodPart],
+    facts: ClaimFacts,
 ) -> set[DeviceKey]:
     """The devices that pods of these names hold in either of the listings."""
     found: set[DeviceKey] = set()

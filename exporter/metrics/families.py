@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import Anomaly, ClaimDevice, Container, Holder, ResourceCounts
+from exporter.mapping.model import Anomaly, Container, Holder, ResourceCounts, Snapshot
 from exporter.mapping.state import State
 from exporter.metrics.series_limit import SeriesGroup, SeriesPlan, anomaly_part
 from runtime.blocks import Block, block, runs
@@ -58,8 +58,8 @@ def _info(family: Family, status: DeviceStatus) -> None:
 
 def _owners(family: Family, status: DeviceStatus) -> None:
     device = status.device
-    for holder in device.holders:
-        family.add((*device.key, device.parent, *holder), 1)
+    for one in status.holders:
+        family.add((*device.key, device.parent, *one.holder, one.requested_as), 1)
 
 
 def _healthy(family: Family, status: DeviceStatus) -> None:
@@ -83,8 +83,8 @@ _OF_DEVICES: Final = (
     (
         Described(
             "device_info",
-            "A device that is allocatable, held, known from its plugin, or no longer offered (1); parent is "
-            "the physical device behind a share or slice. [STABLE]",
+            "A device that is allocatable, held, known from its plugin or its ResourceSlice, or no longer "
+            "offered (1); parent is the physical device behind a share or slice. [STABLE]",
             ("resource", "device", "parent", "numa_node"),
         ),
         _info,
@@ -92,8 +92,10 @@ _OF_DEVICES: Final = (
     (
         Described(
             "device_owner_info",
-            "A container that holds a device (1); a shared device has several, a free one none. [STABLE]",
-            ("resource", "device", "parent", *_HOLDER, "pod_uid"),
+            "A container that holds a device (1); a shared device has several, a free one none. requested_as "
+            "is what the container asked by: the resource, or the extended resource or DeviceClass that a "
+            "claim serves; empty if unknown. [STABLE]",
+            ("resource", "device", "parent", *_HOLDER, "pod_uid", "requested_as"),
         ),
         _owners,
     ),
@@ -101,7 +103,8 @@ _OF_DEVICES: Final = (
         Described(
             "device_healthy",
             "Whether the kubelet counts the device as allocatable: 1, or 0 when it is held, known from its "
-            "plugin, or no longer offered, but not allocatable. [STABLE]",
+            "plugin, or no longer offered, but not allocatable. A claimed device has no series while nothing "
+            "reports its health. [STABLE]",
             ("resource", "device"),
         ),
         _healthy,
@@ -124,7 +127,7 @@ OWNER_UNCONFIRMED: Final = Described(
 
 
 class _Resource(NamedTuple):
-    """The counts of a resource; `complete`: GetAllocatableResources is served; `dropped` series."""
+    """The counts of a resource; `complete`: its free devices are known; `dropped` series."""
 
     name: str
     counts: ResourceCounts
@@ -135,7 +138,7 @@ class _Resource(NamedTuple):
 def _counting(
     value: Callable[[ResourceCounts], int], *, of_health: bool = False
 ) -> Callable[[Family, _Resource], None]:
-    """A number for each resource; `of_health`: none without GetAllocatableResources."""
+    """A number for each resource; `of_health`: none where only held devices are known."""
 
     def add(family: Family, resource: _Resource) -> None:
         if resource.complete or not of_health:
@@ -198,10 +201,13 @@ def _container_devices(family: Family, container: Container) -> None:
         family.add((*_names(container.holder), resource), count)
 
 
-def _claim_device(family: Family, device: ClaimDevice) -> None:
-    for through in device.holders:
-        claim = (through.claim_namespace, through.claim)
-        family.add((*device.key, *claim, *_names(through.holder)), 1)
+def _claim_device(family: Family, status: DeviceStatus) -> None:
+    claimed = status.device.claimed
+    if claimed is None:
+        return
+    for one in claimed.through:
+        claim = (one.share_id, one.claim_namespace, one.claim)
+        family.add((*claimed.name, *claim, *_names(one.holder)), 1)
 
 
 def _cpus(family: Family, container: Container) -> None:
@@ -221,11 +227,14 @@ def _numa_nodes(family: Family, container: Container) -> None:
 
 
 CONTAINER_DEVICES: Final = Described(
-    "container_devices", "Devices of the resource that the container holds. [ALPHA]", (*_HOLDER, "resource")
+    "container_devices",
+    "Devices that the container holds, by what it asked for: the resource, or the extended resource or "
+    "DeviceClass that a claim serves; the driver if unknown. [ALPHA]",
+    (*_HOLDER, "resource"),
 )
 CLAIM_DEVICE: Final = Described(
     "claim_device_info",
-    "A device that a container holds through a ResourceClaim (1). [ALPHA]",
+    "A device that a container has through a ResourceClaim (1), also for administration. [ALPHA]",
     ("driver", "pool", "device", "share_id", "claim_namespace", "claim", *_HOLDER),
 )
 _OF_CONTAINERS: Final = (
@@ -356,7 +365,7 @@ class MappingFamilies:
         if with_holders:
             found += self._container_devices.blocks(containers)
         if plan.exposes(SeriesGroup.DEVICES):
-            found += self._claims.blocks([("", snapshot.claims)])
+            found += self._claims.blocks(devices if _any_claimed(snapshot) else ())
         found += self._unconfirmed.blocks(devices if snapshot.unconfirmed else ())
         if with_holders:
             for of_containers in self._containers:
@@ -375,6 +384,11 @@ def stale_mapping(node: str) -> list[Block]:
     return ANOMALY.of(node, _anomaly).blocks([("", (Anomaly("stale", ""),))])
 
 
+def _any_claimed(snapshot: Snapshot) -> bool:
+    """Whether a device may be claimed: a node without DRA has no such resource."""
+    return bool(snapshot.held_only or snapshot.published)
+
+
 def _series_dropped(plan: SeriesPlan) -> Family:
     return gauge(
         "devicelens_series_dropped",
@@ -386,6 +400,6 @@ def _series_dropped(plan: SeriesPlan) -> Family:
 def _resources(state: State, plan: SeriesPlan) -> list[_Resource]:
     left_out = plan.by_resource()
     return [
-        _Resource(name, counts, state.snapshot.complete, left_out.get(name, 0))
+        _Resource(name, counts, state.snapshot.knows_all(name), left_out.get(name, 0))
         for name, counts in state.snapshot.resources().items()
     ]

@@ -12,7 +12,6 @@ from msgspec import Struct, field
 
 from exporter.history.archive import HistoryStatus
 from exporter.mapping.holdings import HoldingChanges
-from exporter.mapping.model import DeviceKey
 from exporter.mapping.state import UNSETTLED, State
 from exporter.refresh.protocols import Phase, PodSource, Trigger
 from kubelet.podresources import METHODS, UNDECODABLE
@@ -116,15 +115,12 @@ class Counters:
         self._errors[method, code] += 1
 
     def changed(self, state: State, changes: HoldingChanges) -> None:
-        """Count allocations and releases. Every known resource has counters, from 0 on. Claimed devices have
-        no resource and are not counted.
-        """
+        """Count allocations and releases. Every known resource has counters, from 0 on."""
         present = state.snapshot.resources()
-        began = Counter([one.key.resource for one in changes.change.began if isinstance(one.key, DeviceKey)])
+        began = Counter([one.key.resource for one in changes.change.began])
         held: dict[str, list[float]] = {}
         for release in changes.released:
-            if isinstance(release.holding.key, DeviceKey):
-                held.setdefault(release.holding.key.resource, []).append(release.seconds)
+            held.setdefault(release.holding.key.resource, []).append(release.seconds)
         for resource in {**present, **began, **held}:
             counts = self._resources.pop(resource, None) or _ResourceCounts(resource, next(self._numbers))
             if resource in began or resource in held:

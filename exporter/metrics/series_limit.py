@@ -27,15 +27,13 @@ class SeriesGroup(Enum):
 
 
 class SeriesPart(NamedTuple):
-    """A group's series of one resource; "": of claimed devices, or of all resources."""
+    """A group's series of one resource; "": of all resources."""
 
     group: SeriesGroup
     resource: str = ""
 
     def __str__(self) -> str:
-        if self.resource:
-            return f"{self.group.value} of {quoted(self.resource)}"
-        return "claimed devices" if self.group is SeriesGroup.DEVICES else self.group.value
+        return f"{self.group.value} of {quoted(self.resource)}" if self.resource else self.group.value
 
 
 class SeriesPlan(Struct, frozen=True):
@@ -70,21 +68,23 @@ def by_resource(state: State) -> Iterable[tuple[str, Sequence[DeviceStatus]]]:
     """The devices of each resource: a snapshot's devices are sorted by it."""
     at = 0
     for resource, counts in state.snapshot.resources().items():
-        yield resource, state.devices[at : at + counts.known]
-        at += counts.known
+        end = at + counts.known + counts.alternatives
+        yield resource, state.devices[at:end]
+        at = end
 
 
 def count_series(state: State) -> dict[SeriesPart, int]:
     """The number of series of each part."""
     snapshot = state.snapshot
-    of_each = 2 if snapshot.complete else 1
     counted: Counter[SeriesPart] = Counter()
     for resource, devices in by_resource(state):
         held = sum([len(one.holders) for one in devices])
-        counted[SeriesPart(SeriesGroup.DEVICES, resource)] = of_each * len(devices) + 2 * held
+        of_each = sum([1 if one.healthy is None else 2 for one in devices])
+        through = [one.device.claimed.through for one in devices if one.device.claimed is not None]
+        part = SeriesPart(SeriesGroup.DEVICES, resource)
+        counted[part] = of_each + 2 * held + sum(map(len, through))
     for device, _ in snapshot.unconfirmed_owners():
         counted[SeriesPart(SeriesGroup.DEVICES, device.key.resource)] += 1
-    counted[SeriesPart(SeriesGroup.DEVICES)] += sum([len(claim.holders) for claim in snapshot.claims])
     for anomaly in state.anomalies:
         counted[anomaly_part(anomaly)] += 1
     counted[SeriesPart(SeriesGroup.HOLDERS)] += sum(
@@ -93,7 +93,9 @@ def count_series(state: State) -> dict[SeriesPart, int]:
             for one in snapshot.containers
         ]
     ) + sum([1 + bool(identity.labels) for identity in state.pods.values()])
-    counted[SeriesPart(SeriesGroup.RESOURCES)] = (2 * of_each + 1) * len(snapshot.resources())
+    counted[SeriesPart(SeriesGroup.RESOURCES)] = sum(
+        [5 if snapshot.knows_all(name) else 3 for name in snapshot.resources()]
+    )
     return {part: series for part, series in counted.items() if series}
 
 

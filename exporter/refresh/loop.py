@@ -14,6 +14,7 @@ from typing import Final, Literal
 import grpc
 from msgspec.structs import replace
 
+from exporter.mapping.dra import ClaimName
 from exporter.mapping.holdings import OpenHoldings
 from exporter.mapping.identity import NEVER, Poll
 from exporter.mapping.model import Snapshot
@@ -21,7 +22,9 @@ from exporter.mapping.restart_guard import YOUNG_SOCKET
 from exporter.mapping.state import Failure, Freshness, State, StateStore
 from exporter.refresh.pipeline import SnapshotPipeline, Update
 from exporter.refresh.protocols import (
+    DraSource,
     KubeletSource,
+    NoDra,
     NoPlugins,
     NoPods,
     NoteSource,
@@ -46,6 +49,9 @@ _USUAL_REFUSALS: Final = 3
 """Refusals in a row at the kubelet's rate limit, about 0.5 s, that are logged at debug level only."""
 _SAME_AGE: Final = 0.5
 """Seconds by which two measurements of one socket's creation may differ."""
+
+_CLAIMS_WITHIN: Final = 1.0
+"""Seconds for which an answer waits until its new claims are read."""
 
 _LIST_ONLY: Final = frozenset({Trigger.ALLOCATION, Trigger.PODS, Trigger.CGROUP})
 """Triggers that do not change what is allocatable: List alone is called."""
@@ -85,6 +91,7 @@ class Refresher:
         clock: Clock,
         pods: PodSource | None = None,
         plugins: PluginSource | None = None,
+        dra: DraSource | None = None,
         notes: NoteSource | None = None,
         preparers: Sequence[Preparer] = (),
         phases: PhaseObserver | None = None,
@@ -96,6 +103,8 @@ class Refresher:
         self._clock = clock
         self._pods = pods or NoPods()
         self._plugins = plugins or NoPlugins()
+        self._dra = dra or NoDra()
+        self._reads_claims = dra is not None
         self._note_source = notes
         self._notes: tuple[str, ...] = ()
         self._preparers = preparers
@@ -109,6 +118,7 @@ class Refresher:
         self._poll = Poll(-NEVER, -NEVER)
         self._restarted_at = -NEVER
         self._socket_made_at = -NEVER
+        self._claims = frozenset[ClaimName]()
         self._full_at = 0.0
         self._needs_full = True
         self._failing = Episode(_log, "List failed", calm=_CALM)
@@ -130,7 +140,7 @@ class Refresher:
         self._wake.set()
 
     def reconsider(self) -> None:
-        """Read the last answer again with the present pods and plugin reports. Never blocks."""
+        """Read the last answer again with the present pods, plugin reports, and DRA facts. Never blocks."""
         self._reconsider = True
         self._wake.set()
 
@@ -228,17 +238,8 @@ class Refresher:
             raw = await self._kubelet.fetch_raw(allocatable=allocatable)
         poll = Poll(asked, loop.time())
         self._check_socket_age(raw, poll)
-        process = partial(
-            self._pipeline.process,
-            raw,
-            self._clock.wall(),
-            poll=poll,
-            view=self._pods.view,
-            advertised=self._plugins.advertised,
-            restarted_at=self._restarted_at,
-        )
         with timer.phase(Phase.MAPPING):
-            update = await loop.run_in_executor(worker, process)
+            update = await self._processed(worker, raw, poll)
         if update is None:
             return False
         if asked >= self._restarted_at and not update.snapshot.unconfirmed:
@@ -252,6 +253,28 @@ class Refresher:
         self._clock.advance(drift)
         self._publish(state, update)
         return True
+
+    async def _processed(self, worker: ThreadPoolExecutor, raw: Raw, poll: Poll) -> Update | None:
+        """Process an answer in the worker. New claims are read first: an administrator must not be shown as a
+        holder.
+        """
+        loop = asyncio.get_running_loop()
+        if self._reads_claims:
+            unread = await loop.run_in_executor(worker, self._pipeline.unread_claims, raw, self._dra.view)
+            if unread:
+                self._dra.want(unread | self._claims)
+                await self._dra.known(unread, _CLAIMS_WITHIN)
+        process = partial(
+            self._pipeline.process,
+            raw,
+            self._clock.wall(),
+            poll=poll,
+            view=self._pods.view,
+            advertised=self._plugins.advertised,
+            dra=self._dra.view,
+            restarted_at=self._restarted_at,
+        )
+        return await loop.run_in_executor(worker, process)
 
     def _check_socket_age(self, raw: Raw, poll: Poll) -> None:
         """Notice a restart that neither the connection nor the directory showed."""
@@ -267,8 +290,8 @@ class Refresher:
         """Publish the last answer with the present pods and plugin reports. The kubelet is not called."""
         self._reconsider = False
         loop = asyncio.get_running_loop()
-        view, advertised = self._pods.view, self._plugins.advertised
-        read = partial(self._pipeline.reconsider, self._clock.wall(), view, advertised)
+        facts = self._pods.view, self._plugins.advertised, self._dra.view
+        read = partial(self._pipeline.reconsider, self._clock.wall(), *facts)
         try:
             update = await loop.run_in_executor(worker, read)
             if update is not None:
@@ -339,6 +362,9 @@ class Refresher:
     def _publish(self, state: State, update: Update) -> None:
         self._states.publish(state)
         self._pods.polled(state, self._poll)
+        if self._reads_claims:
+            self._claims = update.claims | self._pods.view.claims()
+            self._dra.want(self._claims)
         if update.changes is not None:
             for observer in self._observers:
                 observer.changed(state, update.changes)

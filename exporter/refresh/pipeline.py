@@ -19,8 +19,10 @@ from msgspec.structs import replace
 
 from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.carried import carry_over
+from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, claim_facts
 from exporter.mapping.device_memory import FORGET_AFTER, DeviceMemory
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
+from exporter.mapping.dra import NO_DRA, ClaimName, DraView, ExtendedClaim
 from exporter.mapping.holdings import HeldSince, Holding, HoldingChanges, HoldingTracker, OpenHoldings
 from exporter.mapping.identity import (
     NEVER,
@@ -45,7 +47,7 @@ class Update(Struct, frozen=True):
 
     `pods` are the identities of holders with a proven uid. `advertised` are the plugin reports used.
     `statuses` has all of that for each device. `allocatable_error`: GetAllocatableResources failed, and the
-    allocatable devices are older. `notes` say what the snapshot leaves out.
+    allocatable devices are older. `notes` say what the snapshot leaves out, `claims` which claims List names.
     """
 
     snapshot: Snapshot
@@ -57,6 +59,7 @@ class Update(Struct, frozen=True):
     statuses: DeviceStatuses
     allocatable_error: KubeletError | None = None
     notes: tuple[str, ...] = ()
+    claims: frozenset[ClaimName] = frozenset()
 
 
 class _Answer(Struct, frozen=True):
@@ -74,6 +77,7 @@ class _Answer(Struct, frozen=True):
     poll: Poll
     view: PodView
     advertised: PluginReports
+    dra: DraView
     restarted_at: float
     restart: Restart | None = None
 
@@ -98,6 +102,7 @@ class SnapshotPipeline:
         self._keep_allocatable = keep_allocatable
         self._list_reader = ListReader()
         self._builder = builder or SnapshotBuilder()
+        self._claims: ClaimFacts = NO_CLAIMS
         self._memory = self._next_memory = DeviceMemory(forget_after)
         self._anomalies = anomalies or AnomalyTracker()
         self._holdings = HoldingTracker()
@@ -108,6 +113,19 @@ class SnapshotPipeline:
         self._allocatable_at = -NEVER
         self._decoded_offer: tuple[bytes, api_pb2.AllocatableResourcesResponse] | None = None
         self._asked, self._offset = 0.0, 0.0
+
+    def unread_claims(self, raw: Raw, dra: DraView) -> frozenset[ClaimName]:
+        """The claims that the answer `raw` names and of which `dra` says nothing. None of an answer that does
+        not decode, or that is too large to be decoded twice.
+        """
+        last = self._last
+        if len(raw.listed) > LARGE or (last is not None and raw.listed == last.raw.listed):
+            return frozenset()
+        try:
+            listed = self._list_reader.read(raw.listed)
+        except DecodeError:
+            return frozenset()
+        return listed.claims() - dra.claims.keys() - dra.absent
 
     def restore(self, recorded: OpenHoldings) -> None:
         """Have the next answer take over the starts from history. May be called from another thread."""
@@ -121,12 +139,14 @@ class SnapshotPipeline:
         poll: Poll,
         view: PodView,
         advertised: PluginReports = NO_REPORTS,
+        dra: DraView = NO_DRA,
         restarted_at: float = -NEVER,
     ) -> Update | None:
         """Process the answer `raw`, received at unix time `now`.
 
         `poll` says when List was called and returned, `restarted_at` when the kubelet last restarted, by one
-        monotonic clock. `view` are the known pods, `advertised` the plugin reports.
+        monotonic clock. `view` are the known pods, `advertised` the plugin reports, `dra` the facts of claims
+        and slices.
 
         Returns None if only List was called and a held device in it is not known to be allocatable or
         unhealthy: GetAllocatableResources must be called before the device counts as unhealthy.
@@ -141,7 +161,7 @@ class SnapshotPipeline:
             last is not None
             and update is not None
             and not forgets
-            and self._unchanged(raw, view, advertised, last)
+            and self._unchanged(raw, view, advertised, dra, last)
         ):
             self._poll = poll
             if raw.asked_allocatable:
@@ -150,7 +170,7 @@ class SnapshotPipeline:
             anomalies = self._anomalies_of(update.snapshot, last, now)
             self._update = replace(update, changes=None, anomalies=anomalies)
             return self._update
-        answer, doubts = self._doubted(self._decoded(raw, poll, view, advertised, restarted_at))
+        answer, doubts = self._doubted(self._decoded(raw, poll, (view, advertised, dra), restarted_at))
         snapshot, pods = self._identified(answer)
         known = frozenset[DeviceKey]() if update is None else update.snapshot.held_unhealthy
         unknown = snapshot.held_unhealthy - known
@@ -168,18 +188,29 @@ class SnapshotPipeline:
                 raise KubeletError("List", UNSETTLED, reason)
         return self._updated(answer, *self._carried(snapshot, pods, doubts), now)
 
-    def reconsider(self, now: float, view: PodView, advertised: PluginReports = NO_REPORTS) -> Update | None:
-        """Read the last answer again with the present pods and plugin reports; None if there is none."""
+    def reconsider(
+        self,
+        now: float,
+        view: PodView,
+        advertised: PluginReports = NO_REPORTS,
+        dra: DraView = NO_DRA,
+    ) -> Update | None:
+        """Read the last answer again with the present pods, plugin reports, and DRA facts; None if there is
+        none.
+        """
         if self._last is None:
             return None
-        answer = replace(self._last, poll=self._poll, view=view, advertised=advertised)
+        answer = replace(self._last, poll=self._poll, view=view, advertised=advertised, dra=dra)
         doubts = self._doubts(answer, now - self._offset)
         return self._updated(answer, *self._carried(*self._identified(answer), doubts), now)
 
-    def _unchanged(self, raw: Raw, view: PodView, advertised: PluginReports, last: _Answer) -> bool:
+    def _unchanged(
+        self, raw: Raw, view: PodView, advertised: PluginReports, dra: DraView, last: _Answer
+    ) -> bool:
         return (
             view is last.view
             and advertised is last.advertised
+            and dra is last.dra
             and self._recorded is None
             and raw.allocatable_error is None
             and last.error is None
@@ -188,7 +219,7 @@ class SnapshotPipeline:
         )
 
     def _decoded(
-        self, raw: Raw, poll: Poll, view: PodView, advertised: PluginReports, restarted_at: float
+        self, raw: Raw, poll: Poll, facts: tuple[PodView, PluginReports, DraView], restarted_at: float
     ) -> _Answer:
         try:
             listed = self._list_reader.read(raw.listed)
@@ -206,7 +237,7 @@ class SnapshotPipeline:
         if failure is not None or not raw.asked_allocatable:
             expired = failure is not None and poll.answered - self._allocatable_at > self._keep_allocatable
             allocatable = None if expired or self._last is None else self._last.allocatable
-        return _Answer(raw, listed, allocatable, allocatable, failure, poll, view, advertised, restarted_at)
+        return _Answer(raw, listed, allocatable, allocatable, failure, poll, *facts, restarted_at)
 
     def _allocatable(self, data: bytes) -> api_pb2.AllocatableResourcesResponse:
         """Decode an answer of GetAllocatableResources. The same bytes are the same message, which is not
@@ -293,12 +324,14 @@ class SnapshotPipeline:
     def _built(
         self, answer: _Answer, pods: Mapping[PodKey, PodIdentity], memory: DeviceMemory | None = None
     ) -> Snapshot:
+        self._claims = claim_facts(self._node, answer.dra, _extended(answer), self._claims)
         return self._builder.build(
             answer.listed,
             answer.offered,
             pod_uids={key: identity.uid for key, identity in pods.items()},
             advertised=answer.advertised.devices,
             remembered=(memory or self._memory).devices,
+            claims=self._claims,
         )
 
     def _anomalies_of(self, snapshot: Snapshot, answer: _Answer, now: float) -> tuple[Anomaly, ...]:
@@ -327,12 +360,25 @@ class SnapshotPipeline:
         statuses = device_statuses(*parts, last, restored=recorded is not None)
         self._update = Update(
             *(snapshot, self._holdings.since, changes, anomalies, pods),
-            *(answer.advertised, statuses, answer.error, self._memory.notes),
+            *(answer.advertised, statuses, answer.error, self._memory.notes, answer.listed.claims()),
         )
         if answer.raw.asked_allocatable and answer.error is None:
             self._allocatable_at = answer.poll.answered
         self._last, self._poll = replace(answer, raw=_comparable(answer.raw)), answer.poll
         return self._update
+
+
+def _extended(answer: _Answer) -> dict[PodKey, tuple[ExtendedClaim, ...]]:
+    """The claims that serve extended resources of listed pods. A claim's name is of one pod alone, so that no
+    uid needs to be proven.
+    """
+    found: dict[PodKey, tuple[ExtendedClaim, ...]] = {}
+    for key in answer.listed.claimants():
+        known = [record.identity.devices.extended for record in answer.view.of(key)]
+        claims = tuple([one for one in known if one is not None])
+        if claims:
+            found[key] = claims
+    return found
 
 
 def _comparable(raw: Raw) -> Raw:

@@ -224,7 +224,7 @@ def device_entry(status: DeviceStatus) -> schema.DeviceEntry:
                     _workload(identity),
                     doubt is None,
                 )
-                for holder, since, identity, doubt in status.holders
+                for holder, since, identity, doubt, _ in status.holders
             ]
         ),
         plugin=_plugin(status.plugin),
@@ -238,7 +238,7 @@ def pod_entry(status: PodStatus) -> schema.PodEntry:
     for one in status.devices:
         device = one.device
         known = (device.key.resource, device.key.device, device.parent or None, one.healthy)
-        for holder, since, _, _ in one.holders:
+        for holder, since, *_ in one.holders:
             if holder[:2] == status.key:
                 held.setdefault(holder, []).append(schema.HeldDeviceEntry(*known, *_since(since)))
     claimed: dict[Holder, list[schema.HeldClaimEntry]] = {}

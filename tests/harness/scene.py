@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from exporter.mapping.anomalies import find
+from exporter.mapping.dra import PublishedDevice, PublishedName
 from exporter.mapping.holdings import HeldSince, Holding, holdings
 from exporter.mapping.model import (
     NO_REPORTS,
     AdvertisedDevice,
     AdvertisedResource,
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    Claimed,
+    ClaimHolding,
     Container,
     Device,
     DeviceKey,
@@ -20,6 +20,7 @@ from exporter.mapping.model import (
     PluginReport,
     PluginReports,
     Snapshot,
+    by_claim,
     merge_reports,
 )
 from exporter.mapping.state import State
@@ -41,34 +42,57 @@ def device(
     return Device(DeviceKey(resource, name), parent, tuple(numa), ok, tuple(sorted(holders)))
 
 
+def claimed(
+    name: str,
+    *through: ClaimHolding,
+    driver: str = "gpu.example.com",
+    pool: str = "pool-a",
+    resource: str = "",
+    cdi: Iterable[str] = (),
+    published: PublishedDevice | None = None,
+    **changes: Any,
+) -> Device:
+    """A device of a DRA driver, held by those of `through` that are not for administration. The pool
+    `node-1` is the node's.
+    """
+    facts = Claimed(
+        PublishedName(driver, pool, name), published, tuple(cdi), through=tuple(sorted(through, key=by_claim))
+    )
+    key = DeviceKey(resource or driver, name if pool == "node-1" else f"{pool}/{name}")
+    holders = {one.holder for one in through if not one.admin}
+    return Device(key, holders=tuple(sorted(holders)), claimed=facts, **changes)
+
+
 Pinned = Mapping[Holder, tuple[tuple[int, ...], tuple[PinnedMemory, ...]]]
 """Exclusive CPUs and pinned memory of containers."""
 
 
 def snapshot(
-    *devices: Device, claims: Iterable[ClaimDevice] = (), pinned: Pinned | None = None, complete: bool = True
+    *devices: Device, pinned: Pinned | None = None, complete: bool = True, published: Iterable[str] = ()
 ) -> Snapshot:
-    """A snapshot whose containers follow from what is held."""
-    claims, pinned = tuple(sorted(claims, key=lambda claim: claim.key)), pinned or {}
-    held: dict[Holder, list[Device]] = {through.holder: [] for claim in claims for through in claim.holders}
-    held |= {holder: [] for holder in pinned}
+    """A snapshot whose containers follow from what is held; ResourceSlices name all of `published`."""
+    pinned = pinned or {}
+    held: dict[Holder, list[Device]] = {holder: [] for holder in pinned}
+    claiming = [one for one in devices if one.claimed is not None]
+    held |= {one.holder: [] for device in claiming if device.claimed for one in device.claimed.through}
     for one in sorted(devices, key=lambda one: one.key):
         for holder in one.holders:
             held.setdefault(holder, []).append(one)
     containers: list[Container] = []
     for holder, mine in sorted(held.items()):
         cpus, memory = pinned.get(holder, ((), ()))
-        resources = [one.key.resource for one in mine]
+        resources = [one.requested_as(holder) or one.key.resource for one in mine]
         nodes = {node for one in mine for node in one.numa_nodes}
         nodes |= {node for block in memory for node in block.numa_nodes}
         counts = {resource: resources.count(resource) for resource in resources}
         containers.append(Container(holder, counts, cpus, memory, tuple(sorted(nodes))))
     return Snapshot(
         devices=tuple(sorted(devices, key=lambda one: one.key)),
-        claims=claims,
         containers=tuple(containers),
         pods=len({holder[:2] for holder in held}),
         complete=complete,
+        published=frozenset(published),
+        held_only=frozenset({one.key.resource for one in claiming} - set(published)),
     )
 
 
@@ -79,7 +103,7 @@ def node() -> Snapshot:
     trainer = Holder("ml", "llama-0", "trainer", "uid-1")
     server = Holder("inference", "vllm-0", "server")
     render = Holder("batch", "render-1", "blender")
-    claimants = [ClaimHolder(Holder("dra", f"shared-{n}", "a"), "dra", "shared") for n in (1, 2)]
+    claimants = [ClaimHolding(Holder("dra", f"shared-{n}", "a"), "dra", "shared") for n in (1, 2)]
     holders = [(trainer,), (trainer,), (render,), (), (), (), ()]
     memory = PinnedMemory("memory", (0,), 200 << 20)
     return snapshot(
@@ -88,13 +112,7 @@ def node() -> Snapshot:
             device(f"GPU-7::{i}", *who, resource=f"{GPU}.shared", parent="GPU-7", numa=(1,))
             for i, who in enumerate([(server,), ()])
         ),
-        claims=[
-            ClaimDevice(
-                ClaimDeviceKey("gpu.example.com", "pool-a", "gpu-0"),
-                tuple(claimants),
-                ("example.com/gpu=claim-1",),
-            )
-        ],
+        claimed("gpu-0", *claimants, cdi=["example.com/gpu=claim-1"]),
         pinned={Holder("trading", "engine-0", "main"): ((1, 2, 3, 8), (memory,))},
     )
 

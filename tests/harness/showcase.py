@@ -19,9 +19,7 @@ from exporter.mapping.identity import UNKNOWN, PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    ClaimHolding,
     Device,
     DeviceKey,
     Holder,
@@ -52,7 +50,6 @@ GPUS: Final = (
 SHARED: Final = "GPU-61dfc264-2f90-4e1c-b6a7-93c05d8e7f12"
 FAILED: Final = GPUS[4]
 _NICS: Final = ("0000:3b:02.0", "0000:3b:02.1", "0000:af:02.0", "0000:af:02.1")
-_CLAIMED: Final = ClaimDeviceKey("gpu.nvidia.com", NODE, "gpu-7")
 
 _GPU, _SHARE, _NIC = "nvidia.com/gpu", "nvidia.com/gpu.shared", "intel.com/sriov_dpdk"
 _FIRST: Final = datetime(2026, 11, 19, 20, 0, tzinfo=UTC).timestamp()
@@ -123,6 +120,10 @@ def _at(clock: str) -> float:
     return _FIRST + ((hours - 20) % 24) * 3600 + minutes * 60 + 0.25
 
 
+def _claimed(*through: ClaimHolding) -> Device:
+    return scene.claimed("gpu-7", *through, driver="gpu.nvidia.com", cdi=["nvidia.com/gpu=gpu-7"])
+
+
 def _snapshot(at: float) -> Snapshot:
     """What the kubelet says at unix time `at`."""
     here = [s for s in _STAYS if _at(s.began) <= at and (not s.ended or at < _at(s.ended))]
@@ -135,11 +136,7 @@ def _snapshot(at: float) -> Snapshot:
         *((DeviceKey(_SHARE, f"{SHARED}::{i}"), SHARED, 1) for i in range(4)),
         *((DeviceKey(_NIC, nic), "", i // 2) for i, nic in enumerate(_NICS)),
     ]
-    claimants = tuple(
-        ClaimHolder(s.holder, s.holder.namespace, s.claim)
-        for s in sorted(here, key=lambda s: s.holder)
-        if s.claim
-    )
+    claimants = [ClaimHolding(s.holder, s.holder.namespace, s.claim) for s in here if s.claim]
     memory = (PinnedMemory("hugepages-1Gi", (0,), 8 << 30),)
     found = scene.snapshot(
         *(
@@ -149,7 +146,7 @@ def _snapshot(at: float) -> Snapshot:
             )
             for key, parent, numa in keys
         ),
-        claims=[ClaimDevice(_CLAIMED, claimants, ("nvidia.com/gpu=gpu-7",))] if claimants else [],
+        *([_claimed(*claimants)] if claimants else []),
         pinned={
             stay.holder: ((2, 3, 4, 5, 34, 35, 36, 37), memory) for stay in here if stay.holder.pod == "upf-0"
         },

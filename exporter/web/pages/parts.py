@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import Anomaly, Device, Doubt, HeldKey, Holder, PodKey
+from exporter.mapping.model import Anomaly, Device, DeviceKey, Doubt, Holder, PodKey
 from exporter.mapping.state import Freshness, Moment
 from exporter.views.health import NOT_OFFERED
 from exporter.views.query import TEXT_LIMIT, Filters, address, device_link, pod_link
@@ -85,7 +85,7 @@ class Frame(Struct, frozen=True):
         """A unix time; None for None."""
         return optional(at, self.moment.now, seconds=self.seconds)
 
-    def since(self, held: HeldKey, holder: Holder) -> Stamp | None:
+    def since(self, held: DeviceKey, holder: Holder) -> Stamp | None:
         """Since when `holder` holds `held`; None where unknown."""
         since = self.moment.state.since.get(Holding(held, holder))
         return (

@@ -9,10 +9,10 @@ from exporter.mapping.anomalies import find
 from exporter.mapping.carried import carry_over
 from exporter.mapping.holdings import Holding, holdings
 from exporter.mapping.model import (
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    ClaimHolding,
     Container,
+    Device,
+    DeviceKey,
     Doubt,
     Holder,
     PinnedMemory,
@@ -74,29 +74,35 @@ def test_carried_device_is_the_same_object_while_nothing_changes() -> None:
     assert first.devices[0] is old.devices[0]
 
 
-def _claim(share: str, *through: tuple[Holder, str]) -> ClaimDevice:
-    holders = [ClaimHolder(holder, "n", claim) for holder, claim in through]
-    return ClaimDevice(ClaimDeviceKey("driver", "pool", "d", share), tuple(sorted(holders)))
+def _claim(share: str, *through: tuple[Holder, str]) -> list[ClaimHolding]:
+    return [ClaimHolding(holder, "n", claim, share) for holder, claim in through]
 
 
-def _claiming(*claims: ClaimDevice) -> Snapshot:
-    return scene.snapshot(claims=claims)
+def _claiming(claims: list[ClaimHolding]) -> Snapshot:
+    return scene.snapshot(scene.claimed("d", *claims))
+
+
+def _through(snapshot: Snapshot) -> list[ClaimHolding]:
+    claimed = snapshot.devices[0].claimed
+    return [] if claimed is None else list(claimed.through)
 
 
 def test_pods_of_the_same_claim_contradict_nothing_and_another_claim_does() -> None:
     old = _claiming(_claim("", (P, "shared"), (Q, "shared"), (SIDE, "admin")))
-    assert _carried(_claiming(_claim("", (Q, "shared"))), old, P).claims == old.claims
+    kept = _carried(_claiming(_claim("", (Q, "shared"))), old, P)
+    assert _through(kept) == _through(old)
+    assert kept.devices[0].holders == (P, Q)
     other = _claiming(_claim("", (Q, "other")))
     assert _carried(other, old, P) is other
     # A claim that had the device before, as one with admin access does.
     beside = _claiming(_claim("", (Q, "admin")))
-    assert {one.holder for one in _carried(beside, old, P).claims[0].holders} == {P, Q, SIDE}
+    assert {one.holder for one in _through(_carried(beside, old, P))} == {P, Q, SIDE}
 
 
 def test_shares_of_a_claimed_device_contradict_nothing() -> None:
     old = _claiming(_claim("s1", (P, "one")))
     found = _carried(_claiming(_claim("s2", (Q, "two"))), old, P)
-    assert [one.key.share_id for one in found.claims] == ["s1", "s2"]
+    assert [one.share_id for one in _through(found)] == ["s1", "s2"]
     whole = _claiming(_claim("", (Q, "two")))
     assert _carried(whole, old, P) is whole
 
@@ -118,6 +124,15 @@ def test_whole_device_of_an_unconfirmed_pod_and_a_listed_part_are_no_anomaly() -
     found = _carried(listed, old, P)
     assert _owners(found) == _owners(both)
     assert find(found) == ()
+
+
+def _by_key(snapshot: Snapshot) -> dict[DeviceKey, Device]:
+    return {device.key: device for device in snapshot.devices}
+
+
+def _claims(device: Device, holder: Holder | None = None) -> set[tuple[str, str]]:
+    through = () if device.claimed is None else device.claimed.through
+    return {(one.claim_namespace, one.claim) for one in through if holder in {None, one.holder}}
 
 
 def _pods(snapshot: Snapshot) -> set[PodKey]:
@@ -149,15 +164,12 @@ def test_list_is_believed_and_missing_pods_alone_keep_what_is_left(
     # Only of missing pods, only what they held, and no device that is listed.
     assert kept <= holdings(old)
     assert {one.holder[:2] for one in kept} <= doubted
-    held = {device.key for device in listed.devices if device.holders}
-    assert not held & {one.key for one in kept}
-    # All of it: what is left out has another holder by List.
+    was, held = _by_key(old), {key: one for key, one in _by_key(listed).items() if one.holders}
+    assert not {key for key in held if not held[key].claimed} & {one.key for one in kept}
+    # All of it: what is left out has another holder by List, a claimed device through another claim.
     for lost in _by_doubted(old, doubted) - kept:
-        if len(lost.key) == 2:
-            assert lost.key in held
-        else:
-            others = {one.key[4:] for one in said if len(one.key) == 6 and one.key[:3] == lost.key[:3]}
-            assert others - {lost.key[4:]}
+        listed_claims, own = _claims(held[lost.key]), _claims(was[lost.key], lost.holder)
+        assert not own or listed_claims - own
     # CPUs of one container alone, and the rest as it was.
     carried = [one for one in found.containers if one.holder[:2] in doubted]
     assert not set(_cpus(carried)) & set(_cpus(listed.containers))

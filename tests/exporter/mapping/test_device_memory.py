@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.mapping.device_memory import IN_ALL, PER_RESOURCE, DeviceMemory
+from exporter.mapping.device_memory import IN_ALL, PER_RESOURCE, DeviceMemory, RememberedDevice
 from exporter.mapping.identity import EMPTY_VIEW, Poll
 from exporter.mapping.model import (
     NO_REPORTS,
@@ -106,7 +106,7 @@ def test_it_keeps_what_was_known_of_the_device_and_is_forgotten_in_time() -> Non
     devices = (Device(DeviceKey(R, "x"), "parent", (1,)),)
     memory = DeviceMemory(FORGET).after(Snapshot(devices), now=1000.0, at=1.0)
     memory = memory.after(Snapshot(), now=1005.0, at=6.0)
-    assert memory.devices == {DeviceKey(R, "x"): (1005.0, 6.0, "parent", (1,))}
+    assert memory.devices == {DeviceKey(R, "x"): RememberedDevice(1005.0, 6.0, "parent", (1,))}
     assert not memory.expired(105.9)
     node = Node()
     node.step(1.0, "ab")

@@ -16,48 +16,40 @@ from exporter.mapping.holdings import (
     HoldingChanges,
     HoldingTracker,
     OpenHolding,
+    Release,
     Renamed,
     diff,
     holdings,
 )
 from exporter.mapping.identity import UNKNOWN
-from exporter.mapping.model import (
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimedKey,
-    ClaimHolder,
-    DeviceKey,
-    HeldKey,
-    Holder,
-    Snapshot,
-)
+from exporter.mapping.model import ClaimHolding, Device, DeviceKey, Holder, Snapshot
 from harness import scene
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True)
 
 A, B = DeviceKey("r", "a"), DeviceKey("r", "b")
-C = ClaimedKey("drv", "pool", "gpu-0", "", "n", "mine")
-D = C._replace(claim="yours")
+C, D = DeviceKey("drv", "gpu-0"), DeviceKey("drv", "gpu-1")
 P, Q = Holder("n", "p", "c"), Holder("n", "q", "c")
 
 
-def _snapshot(*held: tuple[HeldKey, Holder]) -> Snapshot:
+def _snapshot(*held: tuple[DeviceKey, Holder]) -> Snapshot:
     devices = {key: [who for other, who in held if other == key] for key, _ in held}
-    through: dict[ClaimDeviceKey, list[ClaimHolder]] = {}
-    for key, holder in held:
-        if isinstance(key, ClaimedKey):
-            through.setdefault(ClaimDeviceKey(*key[:4]), []).append(ClaimHolder(holder, *key[4:]))
     return scene.snapshot(
         *(
             scene.device(key.device, *holders, resource=key.resource)
             for key, holders in devices.items()
-            if isinstance(key, DeviceKey)
+            if key.resource == "r"
         ),
-        claims=[ClaimDevice(key, tuple(sorted(found))) for key, found in through.items()],
+        *(_claimed(key, *holders) for key, holders in devices.items() if key.resource != "r"),
     )
 
 
-def _of_pods(held: set[tuple[HeldKey, Holder]], uids: dict[str, str]) -> Snapshot:
+def _claimed(key: DeviceKey, *holders: Holder, claim: str = "shared") -> Device:
+    through = [ClaimHolding(holder, "n", claim) for holder in holders]
+    return scene.claimed(key.device, *through, driver=key.resource, pool="node-1")
+
+
+def _of_pods(held: set[tuple[DeviceKey, Holder]], uids: dict[str, str]) -> Snapshot:
     return _snapshot(*((key, who._replace(pod_uid=uids.get(who.pod, ""))) for key, who in sorted(held)))
 
 
@@ -118,7 +110,7 @@ def test_tracker_follows_the_holdings_exactly(snapshots: list[Snapshot], data: s
     assert held_at_first + began - ended == Counter(h.unnamed() for h in holdings(snapshots[-1]))
 
 
-_KEYS: tuple[HeldKey, HeldKey] = (A, C)
+_KEYS: tuple[DeviceKey, DeviceKey] = (A, C)
 _script = st.lists(st.lists(st.sampled_from(["", "A", "B", "C", None]), min_size=2, max_size=2), max_size=12)
 
 
@@ -130,12 +122,12 @@ def test_another_uid_is_another_holding_and_a_doubtful_uid_is_the_same(
     """A device and a claimed one of pod p; None: not held. Judged against a tracker as simple as can be."""
     tracker = HoldingTracker()
     tracker.advance(Snapshot(), 0.0)
-    known: dict[HeldKey, tuple[str, float]] = {}
+    known: dict[DeviceKey, tuple[str, float]] = {}
     for now, uids in enumerate(script, 1):
         held = [(k, P._replace(pod_uid=u)) for k, u in zip(_KEYS, uids, strict=True) if u is not None]
         step = tracker.advance(_snapshot(*held), float(now))
-        began: set[HeldKey] = set()
-        ended: set[tuple[HeldKey, str, float]] = set()
+        began: set[DeviceKey] = set()
+        ended: set[tuple[DeviceKey, str, float]] = set()
         for key, uid in zip(_KEYS, uids, strict=True):
             before = known.get(key)
             if before is not None and (uid is None or (uid and before[0] and uid != before[0])):
@@ -159,11 +151,11 @@ def test_another_uid_is_another_holding_and_a_doubtful_uid_is_the_same(
 NOW = 1000.0
 
 
-def held(*keys: HeldKey, uid: str = "") -> Snapshot:
+def held(*keys: DeviceKey, uid: str = "") -> Snapshot:
     return _snapshot(*((key, P._replace(pod_uid=uid)) for key in keys))
 
 
-def row(key: HeldKey, *, uid: str = "", certainty: Certainty = Certainty.BETWEEN_POLLS) -> HoldingRow:
+def row(key: DeviceKey, *, uid: str = "", certainty: Certainty = Certainty.BETWEEN_POLLS) -> HoldingRow:
     """As history keeps a holding of the pod p, first seen at 100."""
     ((name, (facts,)),) = present_of(held(key, uid=uid), lambda _: UNKNOWN).items()
     return HoldingRow(1, name, facts, Bound(90.0, 100.0, certainty))
@@ -180,7 +172,7 @@ UNKNOWN_START = HeldSince(NOW, exact=False)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(("one", "other"), [(A, B), (C, D)], ids=["devices", "claims"])
 def test_holdings_of_the_first_snapshot_start_when_history_says(
-    certainty: Certainty, exact: bool, late: bool, one: HeldKey, other: HeldKey
+    certainty: Certainty, exact: bool, late: bool, one: DeviceKey, other: DeviceKey
 ) -> None:
     """History is `late` if its file becomes readable after the first snapshots."""
     tracker, recorded = HoldingTracker(), RecordedHoldings([row(one, certainty=certainty)])
@@ -215,7 +207,7 @@ def test_each_record_restores_one_start_just_after_the_first_snapshot(
 
 @pytest.mark.parametrize(("one", "other"), [(A, B), (C, D)], ids=["devices", "claims"])
 def test_another_uid_is_another_holding_even_if_it_is_proven_after_the_restore(
-    one: HeldKey, other: HeldKey
+    one: DeviceKey, other: DeviceKey
 ) -> None:
     tracker = HoldingTracker()
     tracker.restore(RecordedHoldings([row(one, uid="u1"), row(other, uid="u1")]))
@@ -234,3 +226,20 @@ def test_record_of_a_shortened_name_is_found() -> None:
     found = RecordedHoldings([row(key)])
     assert found.take(Holding(key, P)) == OpenHolding(100.0, exact=True, uid="")
     assert found.take(Holding(key, P)) is None
+
+
+def test_holding_through_another_claim_is_another_one() -> None:
+    """A pod's successor of the same name has claims of its own."""
+    tracker = HoldingTracker()
+    tracker.advance(scene.snapshot(_claimed(C, P, claim="one")), 1.0)
+    assert not tracker.advance(scene.snapshot(_claimed(C, P, claim="one")), 5.0).change.began
+    changes = tracker.advance(scene.snapshot(_claimed(C, P, claim="two")), 9.0)
+    held = Holding(C, P)
+    assert (changes.change.began, changes.change.ended) == ((held,), (held,))
+    assert changes.since == {held: HeldSince(9.0)}
+    assert changes.released == (Release(held, 8.0),)
+
+
+def test_administration_is_not_holding() -> None:
+    watcher = ClaimHolding(P, "n", "watch", admin=True)
+    assert holdings(scene.snapshot(scene.claimed("gpu-0", watcher))) == frozenset()

@@ -22,9 +22,7 @@ from exporter.mapping.identity import (
     proven,
 )
 from exporter.mapping.model import (
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    ClaimHolding,
     Container,
     Device,
     DeviceKey,
@@ -32,6 +30,7 @@ from exporter.mapping.model import (
     PodKey,
     Snapshot,
 )
+from harness import scene
 
 KEY: PodKey = ("n", "p")
 A, B = PodIdentity("n", "p", "A", "Running"), PodIdentity("n", "p", "B", "Running")
@@ -156,7 +155,7 @@ def _held(*keys: DeviceKey, holder: Holder = P, cpus: tuple[int, ...] = ()) -> S
     )
 
 
-CLAIMED = Snapshot(claims=(ClaimDevice(ClaimDeviceKey("d", "p", "x"), (ClaimHolder(P, "n", "c"),)),))
+CLAIMED = scene.snapshot(scene.claimed("x", ClaimHolding(P, "n", "c")))
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.mapping.device_ids import read_id
+from exporter.mapping.dra import PublishedName
 from exporter.mapping.model import (
     AdvertisedDevice,
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    Claimed,
+    ClaimHolding,
     Container,
     DeviceKey,
     Holder,
@@ -107,11 +107,11 @@ def test_repeated_claim_is_counted_once() -> None:
     )
     holding = api_pb2.ContainerResources(name="c", dynamic_resources=[resource] * 2)
     snapshot = build(listed(pod("p", holding)), None)
-    through = (ClaimHolder(HOLDER, "n", "cl"),)
-    assert snapshot.claims == (
-        ClaimDevice(ClaimDeviceKey("d", "p", "x"), through, ("cdi",)),
-        ClaimDevice(ClaimDeviceKey("d", "p", "x", "s"), through),
-    )
+    (device,) = snapshot.devices
+    assert (device.key, device.holders) == (DeviceKey("d", "p/x"), (HOLDER,))
+    through = tuple(ClaimHolding(HOLDER, "n", "cl", share) for share in ("", "s"))
+    assert device.claimed == Claimed(PublishedName("d", "p", "x"), None, ("cdi",), through=through)
+    assert snapshot.containers == (Container(HOLDER, devices={"d": 1}),)
 
 
 def test_entries_of_one_name_are_one_holder() -> None:
@@ -162,10 +162,9 @@ def test_snapshot_has_exactly_the_content_of_the_answers(
     )
     assert all(device.parent == read_id(device.key.device).parent for device in snapshot.devices)
     assert all(node >= 0 for device in snapshot.devices for node in device.numa_nodes)
-    for rows in (snapshot.devices, snapshot.claims):
-        keys = [row.key for row in rows]
-        assert keys == sorted(set(keys))
-        assert all(list(row.holders) == sorted(set(row.holders)) for row in rows)
+    keys = [row.key for row in snapshot.devices]
+    assert keys == sorted(set(keys))
+    assert all(list(row.holders) == sorted(set(row.holders)) for row in snapshot.devices)
     holders = [one.holder for one in snapshot.containers]
     assert holders == sorted(set(holders))
     for one in snapshot.containers:
@@ -174,17 +173,21 @@ def test_snapshot_has_exactly_the_content_of_the_answers(
             for resource in {row[0] for row in held if row[2] == one.holder}
         }
     assert {
-        (claimed.driver_name, claimed.pool_name, claimed.device_name, claimed.share_id, through)
+        (
+            PublishedName(claimed.driver_name, claimed.pool_name, claimed.device_name),
+            Holder(pod.namespace, pod.name, container.name),
+            (resource.claim_namespace, resource.claim_name, claimed.share_id),
+        )
         for pod in listed.pod_resources
         for container in pod.containers
         for resource in container.dynamic_resources
         for claimed in resource.claim_resources
-        for through in [
-            ClaimHolder(
-                Holder(pod.namespace, pod.name, container.name), resource.claim_namespace, resource.claim_name
-            )
-        ]
-    } == {(*device.key, through) for device in snapshot.claims for through in device.holders}
+    } == {
+        (device.claimed.name, one.holder, one[1:4])
+        for device in snapshot.devices
+        if device.claimed is not None
+        for one in device.claimed.through
+    }
     assert snapshot.pods == len({(pod.namespace, pod.name) for pod in listed.pod_resources})
     counts = snapshot.resources()
     assert list(counts) == sorted({device.key.resource for device in snapshot.devices})

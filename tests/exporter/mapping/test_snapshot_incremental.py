@@ -235,7 +235,7 @@ def test_a_changed_copy_of_a_snapshot_counts_and_compares_for_itself() -> None:
     assert two == Snapshot(two.devices)
 
 
-def test_unchanged_claims_are_the_same_objects() -> None:
+def test_unchanged_claimed_devices_are_the_same_objects() -> None:
     reader, builder = ListReader(), SnapshotBuilder()
     claimant = pod("p", "d0")
     claim = claimant.containers[0].dynamic_resources.add(claim_name="mine", claim_namespace="n")
@@ -243,9 +243,10 @@ def test_unchanged_claims_are_the_same_objects() -> None:
     answer = _listed([claimant], 0)
     first = builder.build(reader.read(answer), _offering([answer]))
     second = builder.build(reader.read(answer), api_pb2.AllocatableResourcesResponse())
-    assert [device.key.device for device in first.claims] == ["gpu-0"]
+    claimed = [[one for one in found.devices if one.claimed is not None] for found in (first, second)]
+    assert [device.key.device for device in claimed[0]] == ["pool/gpu-0"]
     assert second.devices != first.devices
-    assert second.claims is first.claims
+    assert claimed[1][0] is claimed[0][0]
 
 
 def _whole(data: bytes) -> tuple[api_pb2.PodResources, ...] | None:

@@ -18,9 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from exporter.mapping.holdings import HeldSince, Holding, HoldingTracker
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    ClaimHolding,
     Device,
     Holder,
     PinnedMemory,
@@ -58,13 +56,14 @@ RICH = scene.snapshot(
     FREE,
     device('nic "0"\\\n', SIDE, resource=NIC, ok=False),
     device("nic1", resource=NIC, numa=(1,)),
-    claims=[
-        ClaimDevice(
-            ClaimDeviceKey("driver.example", "node", "d0", "share-1"),
-            (ClaimHolder(TRAINER, "ml", "shared"), ClaimHolder(SERVER, "web", "own")),
-            ("cdi",),
-        )
-    ],
+    scene.claimed(
+        "d0",
+        ClaimHolding(TRAINER, "ml", "shared", "share-1", "r", "big", admin=False),
+        ClaimHolding(SERVER, "web", "own", "share-1"),
+        driver="driver.example",
+        pool="node",
+        cdi=["cdi"],
+    ),
     pinned={
         TRAINER: (
             (2, 3),
@@ -390,9 +389,7 @@ async def test_mapping_that_becomes_stale_while_it_is_written_is_not_shown(
 
 async def test_counters_count_allocations_releases_and_refreshes(its: Exposed) -> None:
     counters, tracker = its.metrics.counters, HoldingTracker()
-    # A claimed device of the same holder belongs to no resource.
-    claim = ClaimDevice(ClaimDeviceKey("drv.example", "pool", "gpu-9"), (ClaimHolder(TRAINER, "ml", "mine"),))
-    held = scene.snapshot(device("GPU-2", TRAINER, resource=GPU), FREE, claims=[claim])
+    held = scene.snapshot(device("GPU-2", TRAINER, resource=GPU), FREE)
     free = scene.snapshot(device("GPU-2", resource=GPU), FREE)
     for now, snapshot in ((0.0, held), (50.0, free), (60.0, held), (4060.0, free)):
         counters.changed(_state(snapshot), tracker.advance(snapshot, now))
