@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 
 class ClaimName(NamedTuple):
@@ -140,11 +141,11 @@ class ResourceHealth(NamedTuple):
 
 class ChosenDevice(NamedTuple):
     """A physical device that another scheduler (HAMi, Volcano) chose for a container, by the pod's
-    annotation. `device` is its UUID; `container` is the container's index in the pod.
+    annotation. `device` is its UUID; `scheduler` is HAMi or Volcano.
     """
 
     scheduler: str
-    container: int
+    container: str
     device: str
 
 
@@ -158,6 +159,23 @@ class PodDevices(Struct, frozen=True):
     health: tuple[ResourceHealth, ...] = ()
     chosen: tuple[ChosenDevice, ...] = ()
     unreadable: str = ""
+
+    def keeping(self, before: "PodDevices") -> "PodDevices":
+        """This, and the claims that were reported `before` and are missing now: a pod's claims never change.
+
+        kubelet 1.36: the Pods API has the status that the kubelet itself reports, and the names of generated
+        claims, which others write, only until the kubelet has reported one.
+        """
+        if before is NO_DEVICES or before is self:
+            return self
+        known = dict(before.claims)
+        claims = tuple(
+            PodClaim(one.reference, one.claim or known.get(one.reference, "")) for one in self.claims
+        )
+        extended = self.extended or before.extended
+        if claims == self.claims and extended == self.extended:
+            return self
+        return replace(self, claims=claims, extended=extended)
 
     def claim_names(self) -> tuple[str, ...]:
         """The names of all claims of the pod, which are in its namespace."""

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.mapping.dra import NO_DEVICES, ClaimName, PodDevices
 from exporter.mapping.model import Device, PodKey, Snapshot
@@ -71,6 +72,13 @@ class PodIdentity(Struct, frozen=True):
     def key(self) -> PodKey:
         """Namespace and name."""
         return self.namespace, self.pod
+
+    def succeeded_by(self, later: "PodIdentity") -> "PodIdentity":
+        """A later report of the same pod; this same object if nothing changed."""
+        devices = later.devices.keeping(self.devices)
+        if devices is not later.devices:
+            later = replace(later, devices=devices)
+        return self if later == self else later
 
     @property
     def ended(self) -> bool:
@@ -267,6 +275,8 @@ class PodRegistry:
             return None
         by_uid = self._by_name.setdefault(identity.key, {})
         before = by_uid.get(identity.uid)
+        if before is not None:
+            identity = before.identity.succeeded_by(identity)
         found = before or PodRecord(identity, now)
         found = found._replace(
             identity=identity,

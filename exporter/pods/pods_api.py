@@ -2,7 +2,9 @@
 
 Rules of the kubelet (1.36):
 
-- WatchPods sends changes of status only: a changed label shows when the pods are listed;
+- WatchPods sends changes of status only: a changed label or annotation shows when the pods are listed;
+- the status is the one that the kubelet reports, without what others write into it: resourceClaimStatuses and
+  extendedResourceClaimStatus are there at most until the kubelet has reported one;
 - DELETED means that the kubelet is done with a pod, which may still exist as Succeeded or Failed;
 - an event of a removed pod may come after those of its successor;
 - ListPods returns the pods of the pod manager, from which PodResources' List is made as well;

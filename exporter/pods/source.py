@@ -10,8 +10,11 @@ from typing import Final, Protocol
 
 from msgspec import Struct, field
 
+from exporter.mapping.dra import NO_DEVICES, PodDevices
 from exporter.mapping.identity import UNKNOWN, PodIdentity, Workload
 from exporter.mapping.model import PodKey
+from exporter.mapping.pod_devices import pod_devices
+from exporter.mapping.scheduler_annotations import is_choice
 from kubelet.pb.core.v1 import pod_pb2
 from runtime.patterns import Pattern
 
@@ -171,11 +174,64 @@ class ApiMeta(Struct, rename="camel"):
     owner_references: list[Owner] | None = None
 
 
+class ApiContainer(Struct):
+    """A container of a pod's spec."""
+
+    name: str = ""
+
+
+class ApiClaim(Struct, rename="camel"):
+    """A claim that a pod names, in its spec or in its status."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class ApiPodSpec(Struct, rename="camel"):
     """A pod's spec."""
 
     node_name: str = ""
     priority_class_name: str = ""
+    containers: list[ApiContainer] | None = None
+    init_containers: list[ApiContainer] | None = None
+    resource_claims: list[ApiClaim] | None = None
+
+
+class ApiHealth(Struct):
+    """Health of one device of a container."""
+
+    id: str = field(default="", name="resourceID")
+    health: str = ""
+    message: str | None = None
+
+
+class ApiResourceStatus(Struct):
+    """Health of a container's devices of one resource or claim."""
+
+    name: str = ""
+    resources: list[ApiHealth] | None = None
+
+
+class ApiContainerStatus(Struct, rename="camel"):
+    """A container's status."""
+
+    name: str = ""
+    allocated_resources_status: list[ApiResourceStatus] | None = None
+
+
+class ApiExtendedRequest(Struct, rename="camel"):
+    """A container's request for an extended resource that DRA serves."""
+
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
+class ApiExtendedClaim(Struct, rename="camel"):
+    """The claim for a pod's extended resources that DRA serves."""
+
+    resource_claim_name: str = ""
+    request_mappings: list[ApiExtendedRequest] | None = None
 
 
 class ApiPodStatus(Struct, rename="camel"):
@@ -183,6 +239,10 @@ class ApiPodStatus(Struct, rename="camel"):
 
     phase: str = ""
     start_time: str | None = None
+    container_statuses: list[ApiContainerStatus] | None = None
+    init_container_statuses: list[ApiContainerStatus] | None = None
+    resource_claim_statuses: list[ApiClaim] | None = None
+    extended_resource_claim_status: ApiExtendedClaim | None = None
 
 
 class ApiPod(Struct):
@@ -206,6 +266,7 @@ def of_message(pod: pod_pb2.Pod, allowed: LabelFilter) -> PodIdentity | None:
         labels=meta.labels,
         allowed=allowed,
         created=float(meta.creationTimestamp.seconds),
+        devices=_devices_of_message(pod),
     )
 
 
@@ -223,6 +284,66 @@ def of_object(pod: ApiPod, allowed: LabelFilter) -> PodIdentity | None:
         labels=meta.labels or {},
         allowed=allowed,
         created=meta.creation_timestamp.timestamp() if meta.creation_timestamp is not None else 0.0,
+        devices=_devices_of_object(pod),
+    )
+
+
+def _devices_of_message(pod: pod_pb2.Pod) -> PodDevices:
+    annotations, spec, status = pod.metadata.annotations, pod.spec, pod.status
+    reported = [
+        container
+        for container in (*status.initContainerStatuses, *status.containerStatuses)
+        if container.allocatedResourcesStatus
+    ]
+    served = status.HasField("extendedResourceClaimStatus")
+    if not (reported or served or spec.resourceClaims or any(map(is_choice, annotations))):
+        return NO_DEVICES
+    extended = status.extendedResourceClaimStatus
+    return pod_devices(
+        annotations=annotations,
+        init_containers=[one.name for one in spec.initContainers],
+        containers=[one.name for one in spec.containers],
+        claims=((one.name, one.resourceClaimName) for one in spec.resourceClaims),
+        generated=((one.name, one.resourceClaimName) for one in status.resourceClaimStatuses),
+        extended_claim=extended.resourceClaimName,
+        extended=((one.containerName, one.resourceName, one.requestName) for one in extended.requestMappings),
+        health=(
+            (container.name, of.name, one.resourceID, one.health, one.message)
+            for container in reported
+            for of in container.allocatedResourcesStatus
+            for one in of.resources
+        ),
+    )
+
+
+def _devices_of_object(pod: ApiPod) -> PodDevices:
+    annotations, spec, status = pod.metadata.annotations or {}, pod.spec, pod.status
+    reported = [
+        container
+        for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+        if container.allocated_resources_status
+    ]
+    extended = status.extended_resource_claim_status
+    if not (reported or extended or spec.resource_claims or any(map(is_choice, annotations))):
+        return NO_DEVICES
+    extended = extended or ApiExtendedClaim()
+    return pod_devices(
+        annotations=annotations,
+        init_containers=[one.name for one in spec.init_containers or ()],
+        containers=[one.name for one in spec.containers or ()],
+        claims=((one.name, one.resource_claim_name or "") for one in spec.resource_claims or ()),
+        generated=((one.name, one.resource_claim_name or "") for one in status.resource_claim_statuses or ()),
+        extended_claim=extended.resource_claim_name,
+        extended=(
+            (one.container_name, one.resource_name, one.request_name)
+            for one in extended.request_mappings or ()
+        ),
+        health=(
+            (container.name, of.name, one.id, one.health, one.message or "")
+            for container in reported
+            for of in container.allocated_resources_status or ()
+            for one in of.resources or ()
+        ),
     )
 
 
@@ -237,6 +358,7 @@ def _identity(
     labels: Mapping[str, str],
     allowed: LabelFilter,
     created: float,
+    devices: PodDevices,
 ) -> PodIdentity | None:
     namespace, name, uid = names
     if not (0 < len(namespace) <= NAME_LIMIT and 0 < len(name) <= NAME_LIMIT and 0 < len(uid) <= _UID):
@@ -252,6 +374,7 @@ def _identity(
         labels=allowed(labels),
         created=created,
         static=static,
+        devices=devices,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import grpc
 
-from exporter.mapping.identity import NEVER, PodRecord, PodRegistry, PodView, Poll
+from exporter.mapping.identity import NEVER, PodIdentity, PodRecord, PodRegistry, PodView, Poll
 from exporter.mapping.model import PodKey
 from exporter.mapping.state import State
 from exporter.pods.source import (
@@ -223,8 +223,9 @@ class PodTracker:
 
     def _see(self, event: PodSeen, now: float) -> bool:
         """Record one pod and request what follows from it. Returns whether it is new."""
-        identity, key = event.identity, event.identity.key
-        before = self._registry.see(identity, now, known=event.known)
+        key = event.identity.key
+        before = self._registry.see(event.identity, now, known=event.known)
+        identity = event.identity if before is None else before.identity.succeeded_by(event.identity)
         if event.known and not identity.static:
             self._registry.sync(now)
         newly_known = before is None or (event.known and before.known == NEVER)
@@ -232,14 +233,10 @@ class PodTracker:
         if identity.ended:
             if before is None or not before.identity.ended:
                 self._end(key, identity.uid, before)
-        elif uid is None:
-            if before is None:
-                # It may have devices by now.
-                self._requests.trigger(Trigger.PODS)
-        elif uid != identity.uid:
-            if newly_known:
-                self._requests.trigger(Trigger.PODS)
-        elif before is not None and before.identity != identity:
+        elif before is None if uid is None else uid != identity.uid and newly_known:
+            # It may have devices by now.
+            self._requests.trigger(Trigger.PODS)
+        elif before is not None and _changed(before.identity, identity, holds=uid == identity.uid):
             self._requests.reconsider()
         return before is None
 
@@ -280,3 +277,10 @@ class PodTracker:
         self._confirmed_at = max(self._confirmed_at, asked)
         if self._unproven:
             self._requests.reconsider()
+
+
+def _changed(before: PodIdentity, after: PodIdentity, *, holds: bool) -> bool:
+    """Whether the mapping depends on a change of a pod: on any of a holder's, else on its devices, which may
+    be claimed and not yet held, or held for administration.
+    """
+    return before != after if holds else before.devices != after.devices

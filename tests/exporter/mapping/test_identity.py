@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from exporter.mapping.dra import PodClaim, PodDevices
 from exporter.mapping.holdings import HoldingTracker
 from exporter.mapping.identity import (
     NEVER,
@@ -191,6 +192,20 @@ def test_view_is_the_same_until_something_changes() -> None:
     assert registry.view is view
     registry.see(replace(A, phase="Failed"), 3.0)
     assert registry.view is not view
+
+
+def test_unchanged_pod_stays_the_same_object_and_its_claims_stay() -> None:
+    registry = PodRegistry()
+    devices = PodDevices((PodClaim("gpu", "claim"),))
+    first = replace(A, devices=devices)
+    registry.see(first, 1.0)
+    registry.see(replace(first), 2.0)
+    (record,) = registry.view.of(A.key)
+    assert record.identity is first
+    # kubelet 1.36: the Pods API leaves the name of a generated claim out of later reports.
+    registry.see(replace(first, devices=PodDevices((PodClaim("gpu", ""),))), 3.0)
+    (record,) = registry.view.of(A.key)
+    assert record.identity is first
 
 
 def test_prune_drops_missing_pods_seen_before_the_list() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
+from exporter.mapping.dra import PodClaim, PodDevices, ResourceHealth
 from exporter.mapping.identity import PodIdentity, Poll, proven
 from exporter.mapping.model import Container, Holder, Snapshot
 from exporter.mapping.state import State
@@ -33,6 +34,9 @@ from harness.waiting import background, until_holds
 
 P = PodIdentity("n", "p", "uid-1", "Running")
 Q = PodIdentity("n", "q", "uid-3", "Running")
+CLAIMED = PodDevices(
+    (PodClaim("gpu", "claim"),), health=(ResourceHealth("c", "claim:gpu", "1", "Unhealthy"),)
+)
 
 
 @dataclass
@@ -154,6 +158,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(PodSeen(replace(P, uid="uid-0", phase="Failed")), 0, 0, id="its predecessor has ended"),
         pytest.param(PodSeen(replace(P, pod="r", uid="uid-2")), 1, 0, id="another pod"),
         pytest.param(PodSeen(replace(Q, phase="Pending")), 0, 0, id="a pod without devices changes"),
+        pytest.param(PodSeen(replace(P, devices=CLAIMED)), 0, 1, id="the health of the holder's device"),
+        pytest.param(PodSeen(replace(Q, devices=CLAIMED)), 0, 1, id="a claim that is not held yet"),
         pytest.param(PodSeen(replace(Q, phase="Succeeded")), 0, 0, id="a pod without devices has ended"),
         pytest.param(PodGone(Q.key, "uid-3"), 0, 0, id="a pod without devices is gone"),
     ],

@@ -190,42 +190,252 @@ Global___Time: _TypeAlias = Time  # noqa: Y015
 class PodSpec(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    CONTAINERS_FIELD_NUMBER: _builtins.int
     NODENAME_FIELD_NUMBER: _builtins.int
+    INITCONTAINERS_FIELD_NUMBER: _builtins.int
     PRIORITYCLASSNAME_FIELD_NUMBER: _builtins.int
+    RESOURCECLAIMS_FIELD_NUMBER: _builtins.int
     nodeName: _builtins.str
     priorityClassName: _builtins.str
+    @_builtins.property
+    def containers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Container]: ...
+    @_builtins.property
+    def initContainers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Container]: ...
+    @_builtins.property
+    def resourceClaims(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodResourceClaim]: ...
     def __init__(
         self,
         *,
+        containers: _abc.Iterable[Global___Container] | None = ...,
         nodeName: _builtins.str = ...,
+        initContainers: _abc.Iterable[Global___Container] | None = ...,
         priorityClassName: _builtins.str = ...,
+        resourceClaims: _abc.Iterable[Global___PodResourceClaim] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodeName", b"nodeName", "priorityClassName", b"priorityClassName"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "initContainers", b"initContainers", "nodeName", b"nodeName", "priorityClassName", b"priorityClassName", "resourceClaims", b"resourceClaims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PodSpec: _TypeAlias = PodSpec  # noqa: Y015
 
 @_typing.final
+class Container(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Container: _TypeAlias = Container  # noqa: Y015
+
+@_typing.final
+class PodResourceClaim(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RESOURCECLAIMNAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    resourceClaimName: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        resourceClaimName: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "resourceClaimName", b"resourceClaimName"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PodResourceClaim: _TypeAlias = PodResourceClaim  # noqa: Y015
+
+@_typing.final
 class PodStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PHASE_FIELD_NUMBER: _builtins.int
+    CONTAINERSTATUSES_FIELD_NUMBER: _builtins.int
     QOSCLASS_FIELD_NUMBER: _builtins.int
+    INITCONTAINERSTATUSES_FIELD_NUMBER: _builtins.int
+    RESOURCECLAIMSTATUSES_FIELD_NUMBER: _builtins.int
+    EXTENDEDRESOURCECLAIMSTATUS_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     qosClass: _builtins.str
+    @_builtins.property
+    def containerStatuses(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContainerStatus]: ...
+    @_builtins.property
+    def initContainerStatuses(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContainerStatus]: ...
+    @_builtins.property
+    def resourceClaimStatuses(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodResourceClaimStatus]: ...
+    @_builtins.property
+    def extendedResourceClaimStatus(self) -> Global___PodExtendedResourceClaimStatus: ...
     def __init__(
         self,
         *,
         phase: _builtins.str = ...,
+        containerStatuses: _abc.Iterable[Global___ContainerStatus] | None = ...,
         qosClass: _builtins.str = ...,
+        initContainerStatuses: _abc.Iterable[Global___ContainerStatus] | None = ...,
+        resourceClaimStatuses: _abc.Iterable[Global___PodResourceClaimStatus] | None = ...,
+        extendedResourceClaimStatus: Global___PodExtendedResourceClaimStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["extendedResourceClaimStatus", b"extendedResourceClaimStatus"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["phase", b"phase", "qosClass", b"qosClass"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["containerStatuses", b"containerStatuses", "extendedResourceClaimStatus", b"extendedResourceClaimStatus", "initContainerStatuses", b"initContainerStatuses", "phase", b"phase", "qosClass", b"qosClass", "resourceClaimStatuses", b"resourceClaimStatuses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PodStatus: _TypeAlias = PodStatus  # noqa: Y015
+
+@_typing.final
+class ContainerStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ALLOCATEDRESOURCESSTATUS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def allocatedResourcesStatus(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceStatus]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        allocatedResourcesStatus: _abc.Iterable[Global___ResourceStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocatedResourcesStatus", b"allocatedResourcesStatus", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContainerStatus: _TypeAlias = ContainerStatus  # noqa: Y015
+
+@_typing.final
+class ResourceStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceHealth]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        resources: _abc.Iterable[Global___ResourceHealth] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "resources", b"resources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResourceStatus: _TypeAlias = ResourceStatus  # noqa: Y015
+
+@_typing.final
+class ResourceHealth(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCEID_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    resourceID: _builtins.str
+    health: _builtins.str
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        resourceID: _builtins.str = ...,
+        health: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "message", b"message", "resourceID", b"resourceID"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResourceHealth: _TypeAlias = ResourceHealth  # noqa: Y015
+
+@_typing.final
+class PodResourceClaimStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RESOURCECLAIMNAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    resourceClaimName: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        resourceClaimName: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "resourceClaimName", b"resourceClaimName"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PodResourceClaimStatus: _TypeAlias = PodResourceClaimStatus  # noqa: Y015
+
+@_typing.final
+class PodExtendedResourceClaimStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTMAPPINGS_FIELD_NUMBER: _builtins.int
+    RESOURCECLAIMNAME_FIELD_NUMBER: _builtins.int
+    resourceClaimName: _builtins.str
+    @_builtins.property
+    def requestMappings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContainerExtendedResourceRequest]: ...
+    def __init__(
+        self,
+        *,
+        requestMappings: _abc.Iterable[Global___ContainerExtendedResourceRequest] | None = ...,
+        resourceClaimName: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requestMappings", b"requestMappings", "resourceClaimName", b"resourceClaimName"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PodExtendedResourceClaimStatus: _TypeAlias = PodExtendedResourceClaimStatus  # noqa: Y015
+
+@_typing.final
+class ContainerExtendedResourceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINERNAME_FIELD_NUMBER: _builtins.int
+    RESOURCENAME_FIELD_NUMBER: _builtins.int
+    REQUESTNAME_FIELD_NUMBER: _builtins.int
+    containerName: _builtins.str
+    resourceName: _builtins.str
+    requestName: _builtins.str
+    def __init__(
+        self,
+        *,
+        containerName: _builtins.str = ...,
+        resourceName: _builtins.str = ...,
+        requestName: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["containerName", b"containerName", "requestName", b"requestName", "resourceName", b"resourceName"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContainerExtendedResourceRequest: _TypeAlias = ContainerExtendedResourceRequest  # noqa: Y015
