@@ -17,7 +17,9 @@ podresources, pods
              what monitors ask
 life, process, workload, kubelet
              one life of the process, one after another, the node's pods, all of it together
-apiserver    an API server with the pods of this node
+dra_objects  slices, claims and device classes as the API has them, and where they are kept
+apiserver    an API server with the pods of this node and those objects
+pod_object   a pod as the API server shows it
 scripted     a device plugin that a test controls
 control, control_server
              the control socket, from both ends
@@ -32,6 +34,7 @@ from simulator.kubelet import SimulatedKubelet
 from simulator.model import (
     AdmissionError,
     ClaimDevice,
+    ClaimRef,
     ClaimSpec,
     ContainerError,
     ContainerSpec,
@@ -39,6 +42,7 @@ from simulator.model import (
     Owner,
     Phase,
     Pod,
+    PodClaim,
     PodSpec,
 )
 from simulator.node import Replay
@@ -47,6 +51,7 @@ from simulator.process import RootInUseError
 __all__ = [
     "AdmissionError",
     "ClaimDevice",
+    "ClaimRef",
     "ClaimSpec",
     "ContainerError",
     "ContainerSpec",
@@ -55,6 +60,7 @@ __all__ = [
     "Owner",
     "Phase",
     "Pod",
+    "PodClaim",
     "PodSpec",
     "RegistrationFaults",
     "Replay",

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from typing import Final, Self
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
 from kubelet.pb.podresources.v1 import api_pb2 as v1
 from simulator.cgroups import Cgroups, Driver
+from simulator.dra_objects import ObjectStore
 from simulator.faults import NO_FAULTS, Faults, Gate
 from simulator.manager import DIAL_TIMEOUT, response
 from simulator.model import Holding, Phase, Pod, PodSpec
@@ -113,6 +115,8 @@ class SimulatedKubelet:
             random=random.Random(seed),  # noqa: S311 -- to be repeatable, not secret
             on_event=on_event or _ignore,
             cgroups=Cgroups(settings.cgroups, cgroup_driver),
+            objects=ObjectStore(wall, random.Random(seed)),  # noqa: S311 -- likewise
+            uid=str(uuid.uuid5(uuid.NAMESPACE_DNS, node_name)),
         )
         self._process = KubeletProcess(self._node)
         self._workload = Workload(self._node, self._process)
@@ -128,6 +132,16 @@ class SimulatedKubelet:
     def node_name(self) -> str:
         """The node's name in Kubernetes."""
         return self._node.settings.node_name
+
+    @property
+    def node_uid(self) -> str:
+        """The uid of the node's object."""
+        return self._node.uid
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The cluster's slices, claims, templates and device classes."""
+        return self._node.objects
 
     @property
     def is_up(self) -> bool:

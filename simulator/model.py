@@ -49,12 +49,35 @@ class ClaimSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """A claim of the pod that a container uses (resources.claims), whole or one `request` of it."""
+
+    name: str
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """A claim that a pod names (spec.resourceClaims): an existing `claim`, or one to make from `template`."""
+
+    name: str
+    claim: str = ""
+    template: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.claim) == bool(self.template):
+            raise ValueError(f"claim {self.name}: expected either a claim or a template")
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSpec:
     """A container and what it asks for.
 
     `resources`: extended resource to number of devices. `exclusive_cpus`: whole CPUs (static CPU
     manager). `memory`: bytes pinned by type, "memory" or "hugepages-2Mi" (static memory manager).
-    `sidecar`: among init containers, one that is restartable and keeps running.
+    `claims` are as allocated, without a driver; `claim_refs` are claims of the pod that the scheduler
+    allocates and a driver prepares. `sidecar`: among init containers, one that is restartable and keeps
+    running.
     """
 
     name: str
@@ -63,6 +86,7 @@ class ContainerSpec:
     memory: Mapping[str, int] = field(default_factory=dict[str, int])
     claims: tuple[ClaimSpec, ...] = ()
     sidecar: bool = False
+    claim_refs: tuple[ClaimRef, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -101,6 +125,7 @@ class PodSpec:
     priority_class: str = ""
     qos_class: str = ""
     uid: str = ""
+    resource_claims: tuple[PodClaim, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name or not self.namespace:
@@ -112,6 +137,9 @@ class PodSpec:
             raise ValueError(f"pod {self.namespace}/{self.name}: two containers have the same name")
         if any(container.sidecar for container in self.containers):
             raise ValueError(f"pod {self.namespace}/{self.name}: only init containers can be sidecars")
+        known = {one.name for one in self.resource_claims}
+        if any(ref.name not in known for c in self.all_containers() for ref in c.claim_refs):
+            raise ValueError(f"pod {self.namespace}/{self.name}: a container uses a claim that the pod lacks")
 
     def all_containers(self) -> tuple[ContainerSpec, ...]:
         """Every container in the order in which the kubelet admits and starts them."""
@@ -142,6 +170,36 @@ class Phase(StrEnum):
     FAILED = "Failed"
 
 
+@dataclass(frozen=True, slots=True)
+class ExtendedRequest:
+    """A container's extended resource, and the request of the claim that serves it."""
+
+    container: str
+    resource: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendedClaim:
+    """The claim by which DRA serves a pod's extended resources (status.extendedResourceClaimStatus)."""
+
+    claim: str
+    requests: tuple[ExtendedRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceHealth:
+    """One device in a container's allocatedResourcesStatus. `health` is Healthy, Unhealthy or Unknown."""
+
+    resource_id: str
+    health: str
+    message: str = ""
+
+
+Health = Mapping[str, Mapping[str, tuple[ResourceHealth, ...]]]
+"""allocatedResourcesStatus by container, then by the name of a resource or `claim:NAME[/REQUEST]`."""
+
+
 @dataclass(slots=True, eq=False)
 class Pod:
     """A pod as the node has it. Times are seconds since the Unix epoch."""
@@ -155,6 +213,10 @@ class Pod:
     """When the kubelet first dealt with it (status.startTime)."""
     reason: str = ""
     message: str = ""
+    generated_claims: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Claims made from templates, by the pod's name for each (status.resourceClaimStatuses)."""
+    extended: ExtendedClaim | None = None
+    health: Health = field(default_factory=dict[str, Mapping[str, tuple[ResourceHealth, ...]]])
 
     @property
     def active(self) -> bool:

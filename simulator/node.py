@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from simulator.cgroups import Cgroups, Driver
+from simulator.dra_objects import ObjectStore
 from simulator.faults import Gate
 from simulator.model import Claims, Pod
 from simulator.pinning import Pinning
@@ -112,6 +113,8 @@ class Node:
     random: random.Random
     on_event: Event
     cgroups: Cgroups
+    objects: ObjectStore
+    uid: str
     claims: Claims = field(default_factory=Claims)
     pods: dict[tuple[str, str], Pod] = field(default_factory=dict[tuple[str, str], Pod])
     calls: Counter[str] = field(default_factory=Counter[str])
