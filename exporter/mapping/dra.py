@@ -197,7 +197,7 @@ class CdiDevice(Struct, frozen=True):
 
 class SourceStatus(NamedTuple):
     """Whether a source of DRA facts works. `name` is slices, claims or cdi; `problem` says what is not known
-    without it and which right or mount would give it, "" while it works.
+    and why, and which right or mount would help; "" if nothing.
     """
 
     name: str
