@@ -56,6 +56,7 @@ class SimulatedKubelet:
         topology_after_restart: bool = True,
         ignore_unknown_resources: bool = False,
         pods_api: bool = False,
+        pods_api_waits: bool = False,
         cgroup_driver: Driver | None = None,
         old: Older | None = None,
         replay: Replay | None = None,
@@ -70,7 +71,8 @@ class SimulatedKubelet:
         `cpus` are spread evenly over `numa_nodes`; the first `reserved_cpus` are not allocatable.
         `cpus=0` or `memory=0`: that static manager is off and lists nothing. `old`: what an older
         kubelet lacks. `sync_delay`: seconds after a restart until the API server answers, before which
-        no pod is listed. `topology_after_restart`: whether List keeps the NUMA nodes of devices read
+        no pod is listed. `pods_api_waits`: whether the Pods API refuses to answer until then, as 1.37
+        does. `topology_after_restart`: whether List keeps the NUMA nodes of devices read
         back from the checkpoint while their plugin has not registered again, as 1.36 does.
         `ignore_unknown_resources`: whether a pod that asks for a resource that was never registered is let
         in without (a kubelet takes it for a cluster-level one) or refused, as a scheduler would. `seed`
@@ -98,6 +100,7 @@ class SimulatedKubelet:
             topology_after_restart=topology_after_restart,
             ignore_unknown_resources=ignore_unknown_resources,
             pods_api=pods_api,
+            pods_api_waits=pods_api_waits,
             cgroup_driver=cgroup_driver,
             older=old,
             replay=replay,

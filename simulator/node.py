@@ -51,6 +51,7 @@ class Settings:
     topology_after_restart: bool
     ignore_unknown_resources: bool
     pods_api: bool
+    pods_api_waits: bool
     cgroup_driver: Driver | None
     older: Older | None
     replay: Replay | None

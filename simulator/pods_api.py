@@ -3,18 +3,21 @@
 On kubelet 1.36, List and ListPods answer OK with no pod for 0.8 to 0.9 s after the sockets are back, because
 the kubelet has not heard from the API server. Get finds nothing. WatchPods opens with INITIAL_SYNC_COMPLETE
 and sends ADDED for each pod later. Static pods are there at once, and alone while the API server is away.
+On 1.37 the Pods API answers FAILED_PRECONDITION until then.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
+from google.protobuf.json_format import ParseDict
 from grpc import StatusCode
 
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
 from simulator.model import Pod
 from simulator.node import Node
+from simulator.pod_object import device_facts
 from simulator.rpc import Context, RawService, decoded
 
 
@@ -147,12 +150,14 @@ class PodsApi:
     async def _list(self, content: bytes, context: Context) -> bytes:
         await decoded(api_pb2.ListPodsRequest, content, context)
         self._node.count("ListPods")
+        await self._refuse_before_sync(context)
         pods = [pod.SerializeToString() for pod in self._sorted()]
         return api_pb2.ListPodsResponse(pods=pods).SerializeToString()
 
     async def _get(self, content: bytes, context: Context) -> bytes:
         uid = (await decoded(api_pb2.GetPodRequest, content, context)).podUID
         self._node.count("GetPod")
+        await self._refuse_before_sync(context)
         pod = next((pod for pod in self._api_sync.pods() if pod.uid == uid), None)
         if pod is None:
             await context.abort(StatusCode.NOT_FOUND, f"pod with UID {uid} not found")
@@ -161,6 +166,7 @@ class PodsApi:
     async def _watch(self, content: bytes, context: Context) -> AsyncIterator[bytes]:
         await decoded(api_pb2.WatchPodsRequest, content, context)
         self._node.count("WatchPods")
+        await self._refuse_before_sync(context)
         watcher = _Watcher()
         # kubelet: watched first and listed then, so a change in between is sent twice.
         self._watchers.add(watcher)
@@ -173,6 +179,10 @@ class PodsApi:
             await context.abort(StatusCode.RESOURCE_EXHAUSTED, "watch client channel closed")
         finally:
             self._watchers.discard(watcher)
+
+    async def _refuse_before_sync(self, context: Context) -> None:
+        if self._node.settings.pods_api_waits and not self._api_sync.done:
+            await context.abort(StatusCode.FAILED_PRECONDITION, "pod sources are not ready")
 
     def _message(self, pod: Pod) -> pod_pb2.Pod:
         spec = pod.spec
@@ -194,13 +204,21 @@ class PodsApi:
                 apiVersion=spec.owner.api_version,
                 controller=True,
             )
-        return pod_pb2.Pod(
+        message = pod_pb2.Pod(
             metadata=meta,
             spec=pod_pb2.PodSpec(
-                nodeName=self._node.settings.node_name, priorityClassName=spec.priority_class
+                nodeName=self._node.settings.node_name,
+                priorityClassName=spec.priority_class,
+                containers=[pod_pb2.Container(name=one.name) for one in spec.containers],
+                initContainers=[pod_pb2.Container(name=one.name) for one in spec.init_containers],
             ),
             status=pod_pb2.PodStatus(phase=pod.phase.value, qosClass=pod.qos_class),
         )
+        devices = device_facts(pod)
+        # kubelet: the status is the kubelet's own, without what the control plane writes into it.
+        for others in ("resourceClaimStatuses", "extendedResourceClaimStatus"):
+            devices["status"].pop(others, None)
+        return ParseDict(devices, message, ignore_unknown_fields=True)
 
 
 def _event(kind: api_pb2.EventType.ValueType, pod: pod_pb2.Pod) -> bytes:

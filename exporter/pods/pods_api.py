@@ -1,6 +1,6 @@
 """Watches the pods of the kubelet's Pods API.
 
-Rules of the kubelet (1.36):
+Rules of the kubelet (1.36, and 1.37, which has the API on by default, under the same version name):
 
 - WatchPods sends changes of status only: a changed label or annotation shows when the pods are listed;
 - the status is the one that the kubelet reports, without what others write into it: resourceClaimStatuses and
@@ -9,7 +9,7 @@ Rules of the kubelet (1.36):
 - an event of a removed pod may come after those of its successor;
 - ListPods returns the pods of the pod manager, from which PodResources' List is made as well;
 - a slow watcher is disconnected; a restarted kubelet sends INITIAL_SYNC_COMPLETE before it has any pod of the
-  API server.
+  API server (1.36), or answers FAILED_PRECONDITION until it has them all (1.37).
 """
 
 import asyncio
@@ -165,6 +165,9 @@ class PodsApi:
             return PodWatchError(
                 code.name, f"this kubelet does not serve the Pods API: {details}", absent=True
             )
+        if code is grpc.StatusCode.FAILED_PRECONDITION:
+            words = "the kubelet has not synced with the API server yet"
+            return PodWatchError(code.name, f"{words}: {details}" if details else words, starting=True)
         if code is grpc.StatusCode.UNAVAILABLE:
             return self._unavailable() or PodWatchError(code.name, details)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:

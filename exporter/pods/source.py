@@ -67,15 +67,18 @@ PodEvent = StreamOpened | PodSeen | PodGone | PodsListed | PodsUnchanged | Unrea
 class PodWatchError(Exception):
     """A watch failed: `code` is gRPC's name, an HTTP status or a word; `message` is for a person.
 
-    `absent`: this node does not serve the source, which may be intended. `wait`: seconds for which the server
-    asked not to be called.
+    `absent`: this node does not serve the source, which may be intended. `starting`: it will serve the source
+    in a moment, as usual after a start. `wait`: seconds for which the server asked not to be called.
     """
 
-    def __init__(self, code: str, message: str, *, absent: bool = False, wait: float = 0.0) -> None:
+    def __init__(
+        self, code: str, message: str, *, absent: bool = False, starting: bool = False, wait: float = 0.0
+    ) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
         self.absent = absent
+        self.starting = starting
         self.wait = wait
 
 

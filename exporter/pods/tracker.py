@@ -49,6 +49,12 @@ _REFUSED: Final = 1.0
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 30.0
 _CALM: Final = 60.0
+_STARTING: Final = 60.0
+"""Seconds for which a source may be starting before that is logged. A kubelet that restarts beside its API
+server takes one second.
+"""
+_STARTING_RETRY: Final = 1.0
+"""Seconds after which a starting source is followed again, at most."""
 
 _log = Log("identities")
 
@@ -74,6 +80,7 @@ class PodTracker:
         self._doubt = asyncio.Event()
         self._thorough = False
         self._absent: str | None = None
+        self._starting_since = NEVER
         self._absence_logged = False
         self._failing = Episode(_log, "the pod source fails", calm=_CALM, source=watcher.words)
         self._unreadable = Episode(_log, "an event of the pod source does not decode", calm=_CALM)
@@ -138,6 +145,7 @@ class PodTracker:
 
     async def _follow(self) -> None:
         failures = 0
+        loop = asyncio.get_running_loop()
         while True:
             self._retry.clear()
             try:
@@ -147,13 +155,14 @@ class PodTracker:
                         self._take(event)
             except PodWatchError as error:
                 failures += 1
-                self._disconnected(error)
-                ceiling = min(_LAST_RETRY, _FIRST_RETRY * 2.0 ** min(failures - 1, 10))
+                self._disconnected(error, loop.time())
+                last = _STARTING_RETRY if error.starting else _LAST_RETRY
+                ceiling = min(last, _FIRST_RETRY * 2.0 ** min(failures - 1, 10))
                 pause = ceiling * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
                 await asyncio.sleep(error.wait)
                 await wait_within(self._retry, pause)
 
-    def _disconnected(self, error: PodWatchError) -> None:
+    def _disconnected(self, error: PodWatchError, now: float) -> None:
         if self._watcher.lasting:
             self._registry.connect(connected=False)
         else:
@@ -166,7 +175,14 @@ class PodTracker:
             self._absent = error.message
             self._failing.recovered()
             return
-        self._failing.failed(f"{error.code}: {error.message}")
+        self._absent = None
+        if not error.starting:
+            self._starting_since = NEVER
+            self._failing.failed(f"{error.code}: {error.message}")
+            return
+        self._starting_since = min(self._starting_since, now)
+        usual = now - self._starting_since < _STARTING
+        self._failing.failed(error.message, level="debug" if usual else "warn")
 
     async def _confirm_loop(self) -> None:
         """List the pods when a holder is not proven, and every `relist` seconds."""
@@ -181,7 +197,7 @@ class PodTracker:
             try:
                 answer = await self._watcher.confirm(thorough=thorough)
             except PodWatchError as error:
-                if error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.name:
+                if error.starting or error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.name:
                     loop.call_later(_REFUSED, self._doubt.set)
                 else:
                     self._failing.failed(f"{error.code}: {error.message}")
@@ -215,7 +231,7 @@ class PodTracker:
         if anew:
             self._registry.clear()
         self._registry.connect()
-        self._absent = None
+        self._absent, self._starting_since = None, NEVER
         if self._absence_logged:
             _log.info("pods' uids, labels and owners are known from now on", source=self._watcher.words)
             self._absence_logged = False

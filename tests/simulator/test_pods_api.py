@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -175,3 +176,25 @@ async def test_after_a_restart_the_watch_says_complete_before_it_knows_any_pod(r
         finally:
             client.stream.cancel()
             await client.channel.close()
+
+
+async def test_1_37_answers_once_it_has_heard_from_the_api_server(root: Path) -> None:
+    async with SimulatedKubelet(root, pods_api=True, pods_api_waits=True, sync_delay=1.0) as kubelet:
+        uid = await kubelet.add_pod(PodSpec("p"))
+        await kubelet.restart()
+        async with grpc.aio.insecure_channel(f"unix:{root}/pods-api/pods-api.sock") as channel:
+            stub: api_pb2_grpc.PodsAsyncStub = api_pb2_grpc.PodsStub(channel)
+            request = api_pb2.GetPodRequest(podUID=uid)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.GetPod(request)
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            answer: api_pb2.GetPodResponse | None = None
+            while answer is None:
+                with suppress(grpc.aio.AioRpcError):
+                    answer = await stub.GetPod(request)
+            assert pod_pb2.Pod.FromString(answer.pod).metadata.name == "p"
+            assert len((await stub.ListPods(api_pb2.ListPodsRequest())).pods) == 1
+            stream = stub.WatchPods(api_pb2.WatchPodsRequest())
+            first = await stream.read()
+            assert isinstance(first, api_pb2.WatchPodsEvent)
+            assert first.type == api_pb2.ADDED

@@ -67,6 +67,20 @@ async def test_ended_kubelet_fails_and_the_next_watch_starts_anew(
         assert listener.told[0] == StreamOpened(anew=True)
 
 
+async def test_kubelet_that_has_not_synced_is_starting(root: Path) -> None:
+    # kubelet 1.37: FAILED_PRECONDITION until all pods of the API server are known.
+    source = _source(root)
+    async with SimulatedKubelet(root, pods_api=True, pods_api_waits=True, sync_delay=3600.0) as kubelet:
+        await kubelet.add_pod(PodSpec("p"))
+        async with following(source) as listener:
+            await listener.until(lambda _: listener.seen)
+            await kubelet.restart()
+            assert (await listener.failure()).code == "UNAVAILABLE"
+        error = await _refusal(root)
+        assert (error.code, error.absent, error.starting) == ("FAILED_PRECONDITION", False, True)
+        assert error.message.startswith("the kubelet has not synced with the API server yet")
+
+
 async def test_confirm_lists_the_pods(root: Path, kubelet: SimulatedKubelet) -> None:
     uids = {await kubelet.add_pod(PodSpec(f"p{n}")) for n in range(3)}
     source = _source(root)

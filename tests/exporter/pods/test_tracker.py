@@ -331,6 +331,26 @@ async def test_absent_source_is_logged_once_and_fails_if_expected(
     )
 
 
+@pytest.mark.parametrize("usual", [60.0, 0.0])
+async def test_starting_source_is_logged_only_if_that_lasts(
+    usual: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    monkeypatch.setattr(module, "_STARTING", usual)
+    monkeypatch.setattr(module, "_STARTING_RETRY", 0.001)
+    monkeypatch.setattr(module, "_FIRST_RETRY", 3600.0)
+    async with running() as its:
+        for _ in range(5):
+            await its.tell(PodWatchError("FAILED_PRECONDITION", "not synced yet", starting=True))
+            await until_holds(its.source.told.empty)
+        await until_holds(lambda: its.source.followed == 6)
+        assert its.identities.words == "pods not watched: not synced yet"
+        await its.tell(StreamOpened(anew=True))
+        assert its.connected
+    told = [record.message for record in caplog.records]
+    assert told == ([] if usual else ["the pod source fails", "the pod source fails: over"])
+
+
 async def test_wait_after_a_failure_ends_by_retry_but_not_before_the_server_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
