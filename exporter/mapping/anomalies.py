@@ -57,7 +57,7 @@ def find(
             found.extend(_unhealthy_held(device, advertised))
         if device.parent:
             parts.append(device)
-        if len(device.holders) > 1 and not _shared(device, advertised, reader):
+        if len(device.holders) > 1 and not device.claimed and not _shared(device, advertised, reader):
             found.extend(_double_held(device))
     if parts:
         found.extend(_whole_and_parts(snapshot, parts))

@@ -364,8 +364,7 @@ class MappingFamilies:
                 found += of_resources.blocks([("", resources)])
         if with_holders:
             found += self._container_devices.blocks(containers)
-        if plan.exposes(SeriesGroup.DEVICES):
-            found += self._claims.blocks(devices if _any_claimed(snapshot) else ())
+        found += self._claims.blocks(devices if _any_claimed(snapshot) else ())
         found += self._unconfirmed.blocks(devices if snapshot.unconfirmed else ())
         if with_holders:
             for of_containers in self._containers:

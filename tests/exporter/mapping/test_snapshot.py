@@ -149,6 +149,18 @@ def test_snapshot_has_exactly_the_content_of_the_answers(
         for entry in container.devices
         for device_id in entry.device_ids
     }
+    claimed = {
+        (
+            one.driver_name,
+            f"{one.pool_name}/{one.device_name}",
+            Holder(pod.namespace, pod.name, container.name),
+        )
+        for pod in listed.pod_resources
+        for container in pod.containers
+        for resource in container.dynamic_resources
+        for one in resource.claim_resources
+    }
+    held |= claimed
     allocatable = {
         (entry.resource_name, device_id)
         for entry in (() if offered is None else offered.devices)
@@ -157,7 +169,8 @@ def test_snapshot_has_exactly_the_content_of_the_answers(
     assert {(*device.key, holder) for device in snapshot.devices for holder in device.holders} == held
     assert {tuple(device.key) for device in snapshot.devices} == allocatable | {row[:2] for row in held}
     assert all(
-        device.allocatable is (offered is None or tuple(device.key) in allocatable)
+        device.allocatable
+        is (offered is None or device.claimed is not None or tuple(device.key) in allocatable)
         for device in snapshot.devices
     )
     assert all(device.parent == read_id(device.key.device).parent for device in snapshot.devices)
@@ -172,6 +185,9 @@ def test_snapshot_has_exactly_the_content_of_the_answers(
             resource: len({row[1] for row in held if row[0] == resource and row[2] == one.holder})
             for resource in {row[0] for row in held if row[2] == one.holder}
         }
+    assert {row[:2] for row in claimed} == {
+        tuple(device.key) for device in snapshot.devices if device.claimed is not None
+    }
     assert {
         (
             PublishedName(claimed.driver_name, claimed.pool_name, claimed.device_name),

@@ -234,7 +234,8 @@ async def test_foreseeable_counters_begin_at_0(its: Exposed) -> None:
     assert set(errors.values()) == {0.0}
     assert {("UNSETTLED", "List"), ("DEADLINE_EXCEEDED", "GetAllocatableResources")} <= errors.keys()
     for family in ("allocations_total", "releases_total", "allocation_hold_seconds_count"):
-        assert _samples(text, family) == {("node-7", GPU): 0.0, ("node-7", NIC): 0.0}
+        resources = ("driver.example", GPU, NIC)
+        assert _samples(text, family) == {("node-7", resource): 0.0 for resource in resources}
 
 
 async def test_mapping_is_written_once_for_all_formats(its: Exposed) -> None:

@@ -1,0 +1,289 @@
+"""exporter.mapping.claimed_devices: devices of claims and slices in the snapshot, however it is built."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, claim_facts
+from exporter.mapping.dra import (
+    NO_DRA,
+    AllocatedDevice,
+    CdiDevice,
+    Claim,
+    ClaimName,
+    Consumption,
+    CounterName,
+    DraView,
+    ExtendedClaim,
+    ExtendedRequest,
+    PublishedDevice,
+    PublishedName,
+    Taint,
+)
+from exporter.mapping.listing import ListReader
+from exporter.mapping.model import ClaimHolding, DeviceKey, Holder, PodKey, ResourceCounts, Snapshot
+from exporter.mapping.snapshot import SnapshotBuilder
+from harness.answers import offered
+from kubelet.pb.podresources.v1 import api_pb2
+
+SETTINGS = settings(max_examples=80, deadline=None, derandomize=True)
+NODE, DRIVER = "node-1", "gpu.example.com"
+P, Q = Holder("n", "p", "c"), Holder("n", "q", "c")
+
+
+def _name(device: str, pool: str = NODE) -> PublishedName:
+    return PublishedName(DRIVER, pool, device)
+
+
+def _claiming(pod: str, claim: str, *devices: str, share: str = "", cdi: str = "") -> api_pb2.PodResources:
+    found = api_pb2.PodResources(namespace="n", name=pod)
+    resource = found.containers.add(name="c").dynamic_resources.add(claim_name=claim, claim_namespace="n")
+    for device in devices:
+        listed = resource.claim_resources.add(
+            driver_name=DRIVER, pool_name=NODE, device_name=device, share_id=share
+        )
+        if cdi:
+            listed.cdi_devices.add(name=cdi)
+    return found
+
+
+def _claim(name: str, *devices: str, admin: bool = False, request: str = "r", share: str = "") -> Claim:
+    results = [AllocatedDevice(_name(device), share, request, "gpu", admin) for device in devices]
+    return Claim(ClaimName("n", name), f"uid-{name}", tuple(results))
+
+
+def _view(
+    *claims: Claim,
+    devices: Iterable[PublishedDevice] = (),
+    counters: Mapping[CounterName, float] | None = None,
+    cdi: Mapping[str, CdiDevice] | None = None,
+) -> DraView:
+    published = {device.name: device for device in devices}
+    return DraView(
+        published=published,
+        counters=counters or {},
+        drivers=frozenset({name.driver for name in published}),
+        claims={claim.name: claim for claim in claims},
+        cdi=cdi or {},
+    )
+
+
+def _built(
+    view: DraView,
+    *pods: api_pb2.PodResources,
+    extended: Mapping[PodKey, tuple[ExtendedClaim, ...]] = MappingProxyType({}),
+) -> Snapshot:
+    listed = ListReader().read(api_pb2.ListPodResourcesResponse(pod_resources=pods).SerializeToString())
+    facts = claim_facts(NODE, view, extended, NO_CLAIMS)
+    return SnapshotBuilder().build(listed, offered(), claims=facts)
+
+
+def test_name_is_of_driver_pool_and_device_and_of_the_slice_attribute() -> None:
+    elsewhere = api_pb2.PodResources(namespace="n", name="q")
+    resource = elsewhere.containers.add(name="c").dynamic_resources.add(claim_name="x", claim_namespace="n")
+    resource.claim_resources.add(driver_name=DRIVER, pool_name="rack", device_name="nic-0")
+    published = PublishedDevice(_name("fpga-0"), resource="example.com/fpga")
+    found = _built(_view(devices=[published]), _claiming("p", "mine", "gpu-0"), elsewhere)
+    assert [device.key for device in found.devices] == [
+        DeviceKey("example.com/fpga", "fpga-0"),
+        DeviceKey(DRIVER, "gpu-0"),
+        DeviceKey(DRIVER, "rack/nic-0"),
+    ]
+
+
+def test_free_devices_are_those_of_slices_and_unknown_without() -> None:
+    devices = [PublishedDevice(_name("gpu-0"), numa_nodes=(1,)), PublishedDevice(_name("gpu-1"))]
+    held = _claiming("p", "mine", "gpu-0")
+    found = _built(_view(devices=devices), held)
+    assert found.knows_all(DRIVER)
+    assert found.resources() == {DRIVER: ResourceCounts(2, 2, 1, 0, 1)}
+    assert [device.holders for device in found.devices] == [(P,), ()]
+    assert found.containers[0].numa_nodes == found.devices[0].numa_nodes == (1,)
+    alone = _built(NO_DRA, held)
+    assert not alone.knows_all(DRIVER)
+    assert [device.key.device for device in alone.devices] == ["gpu-0"]
+
+
+def test_administrator_is_no_holder_once_the_claim_is_known() -> None:
+    pods = _claiming("p", "mine", "gpu-0"), _claiming("q", "watch", "gpu-0")
+    (unknown,) = _built(NO_DRA, *pods).devices
+    assert unknown.holders == (P, Q)
+    view = _view(_claim("mine", "gpu-0"), _claim("watch", "gpu-0", admin=True))
+    found = _built(view, *pods)
+    assert found.devices[0].holders == (P,)
+    assert found.devices[0].claimed is not None
+    assert [one.admin for one in found.devices[0].claimed.through] == [False, True]
+    assert [dict(one.devices) for one in found.containers] == [{"gpu": 1}, {}]
+
+
+def test_claim_of_another_pod_of_that_name_says_nothing() -> None:
+    """A claim that was deleted and made again under its name has other devices."""
+    (device,) = _built(_view(_claim("mine", "gpu-7", admin=True)), _claiming("p", "mine", "gpu-0")).devices
+    assert device.holders == (P,)
+    assert device.requested_as(P) == ""
+
+
+def test_requested_as_is_the_extended_resource_else_the_device_class() -> None:
+    served = ExtendedClaim("ext", (ExtendedRequest("c", "example.com/gpu", "r"),))
+    pods = _claiming("p", "ext", "gpu-0", "gpu-1"), _claiming("q", "own", "gpu-2")
+    extended = {("n", "p"): (served,)}
+    found = _built(_view(_claim("ext", "gpu-0", "gpu-1"), _claim("own", "gpu-2")), *pods, extended=extended)
+    asked = [device.requested_as(holder) for device in found.devices for holder in device.holders]
+    assert asked == ["example.com/gpu", "example.com/gpu", "gpu"]
+    assert [dict(one.devices) for one in found.containers] == [{"example.com/gpu": 2}, {"gpu": 1}]
+    # Without the right to read claims the pod's status is enough for one resource, and not for two.
+    (one, _, other) = _built(NO_DRA, *pods, extended=extended).devices
+    assert (one.requested_as(P), other.requested_as(Q)) == ("example.com/gpu", "")
+    both = ExtendedClaim("ext", (*served.requests, ExtendedRequest("c", "example.com/nic", "s")))
+    (one, *_) = _built(NO_DRA, *pods, extended={("n", "p"): (both,)}).devices
+    assert one.requested_as(P) == ""
+
+
+def test_taint_takes_a_device_out_of_the_free_ones() -> None:
+    taints = (Taint("xid", "79", "NoExecute"),)
+    devices = [
+        PublishedDevice(_name("gpu-0"), taints=taints),
+        PublishedDevice(_name("gpu-1"), taints=(Taint("note", "", "None"),)),
+    ]
+    assert _built(_view(devices=devices)).resources() == {DRIVER: ResourceCounts(2, 1, 0, 1, 1)}
+
+
+def _partitions(gpu: str) -> tuple[list[PublishedDevice], dict[CounterName, float]]:
+    """A GPU as a whole, or as two halves."""
+    slices = CounterName(DRIVER, NODE, gpu, "slices")
+    return [
+        PublishedDevice(
+            _name(name),
+            parent="" if name == gpu else gpu,
+            consumes=(Consumption(gpu, "slices", amount),),
+        )
+        for name, amount in ((gpu, 2.0), (f"{gpu}-a", 1.0), (f"{gpu}-b", 1.0))
+    ], {slices: 2.0}
+
+
+def test_partitions_are_never_summed() -> None:
+    devices, counters = _partitions("gpu-0")
+    view = _view(devices=devices, counters=counters)
+    free = _built(view)
+    assert free.resources() == {DRIVER: ResourceCounts(1, 1, 0, 0, 1, alternatives=2)}
+    assert [device.parent for device in free.devices] == ["", "gpu-0", "gpu-0"]
+    half = _built(view, _claiming("p", "mine", "gpu-0-a"))
+    assert half.resources() == {DRIVER: ResourceCounts(2, 2, 1, 0, 1, alternatives=1)}
+    whole = _built(view, _claiming("p", "mine", "gpu-0"))
+    assert whole.resources() == {DRIVER: ResourceCounts(1, 1, 1, 0, 0, alternatives=2)}
+
+
+def test_cdi_name_of_several_devices_says_nothing_of_one() -> None:
+    cdi = {"example.com/gpu=x": CdiDevice(uuids=("GPU-1",))}
+    for devices, known in ((("gpu-0",), True), (("gpu-0", "gpu-1"), False)):
+        found = _built(_view(cdi=cdi), _claiming("p", "mine", *devices, cdi="example.com/gpu=x"))
+        assert [
+            device.claimed is not None and device.claimed.cdi is not None for device in found.devices
+        ] == [known for _ in devices]
+
+
+def test_device_keeps_its_resource_when_its_slice_is_gone() -> None:
+    published = PublishedDevice(_name("fpga-0"), resource="example.com/fpga")
+    first = claim_facts(NODE, _view(devices=[published]), {}, NO_CLAIMS)
+    later = claim_facts(NODE, _view(), {}, first)
+    assert later.key(published.name) == DeviceKey("example.com/fpga", "fpga-0")
+    assert claim_facts(NODE, later.view, {}, later) is later
+
+
+_DEVICES = [*_partitions("gpu-0")[0], *[PublishedDevice(_name(f"nic-{n}")) for n in range(3)]]
+_NAMES = [device.name.device for device in _DEVICES]
+_PODS = st.builds(
+    _claiming,
+    st.sampled_from("pqrs"),
+    st.sampled_from(["one", "two", "three"]),
+    st.sampled_from(_NAMES),
+    st.sampled_from(_NAMES),
+    share=st.sampled_from(["", "s1"]),
+    cdi=st.sampled_from(["", "cdi-1", "cdi-2"]),
+)
+
+
+_OTHERS = [api_pb2.PodResources(namespace="n", name=f"other-{number}") for number in range(9)]
+
+
+def _changed(device: PublishedDevice, kind: int) -> PublishedDevice:
+    return [
+        device,
+        replace(device, taints=(Taint("k", "v", "NoSchedule"),)),
+        replace(device, numa_nodes=(1,)),
+        replace(device, resource="example.com/other"),
+    ][kind]
+
+
+@st.composite
+def _views(draw: st.DrawFn) -> DraView:
+    kept = draw(st.lists(st.sampled_from(_DEVICES), unique=True))
+    kinds = draw(st.lists(st.sampled_from([0, 0, 0, 1, 2, 3]), min_size=len(kept), max_size=len(kept)))
+    devices = [_changed(device, kind) for device, kind in zip(kept, kinds, strict=True)]
+    claims = [
+        _claim(name, *_NAMES, admin=draw(st.booleans()))
+        for name in draw(st.lists(st.sampled_from(["one", "two"]), unique=True))
+    ]
+    cdi = {name: CdiDevice(uuids=(name,)) for name in draw(st.lists(st.sampled_from(["cdi-1"])))}
+    return _view(*claims, devices=devices, counters=_partitions("gpu-0")[1], cdi=cdi)
+
+
+@SETTINGS
+@given(
+    st.lists(st.lists(_PODS, max_size=4, unique_by=lambda pod: pod.name), min_size=3, max_size=5),
+    st.lists(_views(), min_size=2, max_size=3),
+    st.lists(st.integers(0, 9), min_size=5, max_size=5),
+)
+def test_incremental_snapshot_equals_a_whole_build(
+    answers: Sequence[list[api_pb2.PodResources]], views: Sequence[DraView], chosen: Sequence[int]
+) -> None:
+    reader, builder, facts = ListReader(), SnapshotBuilder(), ClaimFacts(NODE)
+    pods: dict[str, api_pb2.PodResources] = {}
+    for step, number in enumerate(chosen):
+        # One pod changes at a time, so that most steps are updates and no whole builds.
+        for pod in answers[step % len(answers)][:1]:
+            pods[pod.name] = pod
+        if number == 0:
+            pods = {pod.name: pod for pod in answers[step % len(answers)]}
+        extended = (
+            {("n", "p"): (ExtendedClaim("one", (ExtendedRequest("c", "e/r", "r"),)),)} if number > 6 else {}
+        )
+        facts = claim_facts(NODE, views[number % len(views)], extended, facts)
+        order = [*pods.values(), *_OTHERS]
+        random.Random(step).shuffle(order)
+        data = api_pb2.ListPodResourcesResponse(pod_resources=order).SerializeToString()
+        found = builder.build(reader.read(data), offered(), claims=facts)
+        whole = SnapshotBuilder().build(ListReader().read(data), offered(), claims=facts)
+        assert found == whole
+        assert found.resources() == whole.resources()
+
+
+def test_slice_event_keeps_all_other_devices() -> None:
+    pods = [_claiming("p", "mine", "gpu-0"), *[_claiming(f"q{n}", f"c{n}", f"gpu-{n}") for n in range(1, 9)]]
+    devices = [PublishedDevice(_name(f"gpu-{n}")) for n in range(20)]
+    data = api_pb2.ListPodResourcesResponse(pod_resources=pods).SerializeToString()
+    reader, builder = ListReader(), SnapshotBuilder()
+    facts = claim_facts(NODE, _view(devices=devices), {}, NO_CLAIMS)
+    first = builder.build(reader.read(data), offered(), claims=facts)
+    tainted = replace(devices[3], taints=(Taint("k", "v", "NoSchedule"),))
+    facts = claim_facts(
+        NODE, _view(devices=[tainted if one is devices[3] else one for one in devices]), {}, facts
+    )
+    second = builder.build(reader.read(data), offered(), claims=facts)
+    changed = second.changed_since(first)
+    assert changed is not None
+    assert [now.key.device for _, now in changed] == ["gpu-3"]
+
+
+def test_claim_holding_is_sorted_with_and_without_facts() -> None:
+    view = _view(_claim("one", "gpu-0"))
+    (device,) = _built(view, _claiming("q", "two", "gpu-0"), _claiming("p", "one", "gpu-0")).devices
+    assert device.claimed is not None
+    assert device.claimed.through == (
+        ClaimHolding(P, "n", "one", "", "r", "gpu", admin=False),
+        ClaimHolding(Q, "n", "two"),
+    )
