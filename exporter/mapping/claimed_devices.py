@@ -13,7 +13,7 @@ the pool has the node's name. Rules of Kubernetes:
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ DEVICE_RESOURCE: Final = "devicelens.dev/resource"
 Extended = Mapping[PodKey, tuple[ExtendedClaim, ...]]
 """The claims that serve the extended resources of pods."""
 
+K = TypeVar("K")
 _Group = tuple[str, str, str]
 """Driver, pool and physical device of partitions."""
 
@@ -123,6 +124,13 @@ class ClaimFacts(Struct, frozen=True, eq=False, dict=True):
             for cdi in one.cdi_devices
         )
 
+    def published_otherwise(self, was: "ClaimFacts") -> set[DeviceKey]:
+        """The devices that slices describe otherwise than in `was`, which has the same names. An unchanged
+        device is the same object.
+        """
+        now, before = self.published, was.published
+        return set() if now is before else set(_other_objects(now, before))
+
     def names_alike(self, other: "ClaimFacts") -> bool:
         """Whether every device has the same key."""
         return self.named is other.named or self.named == other.named
@@ -161,10 +169,21 @@ def claim_facts(node: str, view: DraView, extended: Extended, last: ClaimFacts) 
         if kept != named:
             named = MappingProxyType(kept if len(kept) <= 2 * len(view.published) + _NAMES else own)
     found = ClaimFacts(node, view, extended if extended != last.extended else last.extended, named)
-    if view.published is last.view.published and named is last.named:
-        # The same mapping: its devices are not compared one by one.
-        found.__dict__["published"] = last.published
+    if named is last.named and node == last.node:
+        published = last.published
+        if view.published is not last.view.published:
+            other = _other_objects(view.published, last.view.published)
+            gone = {found.key(name) for name in other} & published.keys()
+            published = {key: device for key, device in published.items() if key not in gone}
+            published |= {found.key(name): view.published[name] for name in other if name in view.published}
+        found.__dict__["published"] = published
     return found
+
+
+def _other_objects(now: Mapping[K, object], before: Mapping[K, object]) -> Iterable[K]:
+    """The keys that are in one of the two alone, or have another object."""
+    gone = [key for key in before if key not in now]
+    return [*gone, *[key for key, one in now.items() if before.get(key) is not one]]
 
 
 _NAMES: Final = 4096

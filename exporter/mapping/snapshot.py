@@ -320,7 +320,7 @@ class SnapshotBuilder:
         if not now.claims.names_alike(was.claims):
             return None
         moved = _differing(now.offer, was.offer) | _differing(now.remembered, was.remembered)
-        moved |= _differing(now.claims.published, was.claims.published)
+        moved |= now.claims.published_otherwise(was.claims)
         moved |= now.claims.siblings(moved) | was.claims.siblings(moved)
         changed = _affected_pods(last, now, moved)
         if 2 * len(changed) > len(now.parts) or 2 * len(moved) > len(old.devices):
@@ -361,10 +361,13 @@ class SnapshotBuilder:
             held_only=old.held_only,
         )
         built = _following(last, now, touched, devices, rest)
-        if now.claims.resources != was.claims.resources or any(one.claimed for one in devices.values()):
+        if (
+            old.held_only
+            or now.claims.resources != was.claims.resources
+            or any(one.claimed for one in devices.values())
+        ):
             held_only = _held_only(built.snapshot.devices, now.claims.resources)
-            if held_only != old.held_only:
-                force_setattr(built.snapshot, "held_only", held_only)
+            force_setattr(built.snapshot, "held_only", held_only)
         return built
 
 
