@@ -26,6 +26,7 @@ from exporter.mapping.dra import (
     ExtendedClaim,
     PublishedDevice,
     PublishedName,
+    all_of,
 )
 from exporter.mapping.listing import Nodes, PodPart
 from exporter.mapping.model import Claimed, ClaimHolding, Device, DeviceKey, Holder, PodKey, by_claim
@@ -258,7 +259,7 @@ class ClaimHoldings:
             published.name if published is not None else name or PublishedName("", "", ""),
             published,
             cdi,
-            own[0] if len(own) == 1 else None,
+            all_of(own),
             tuple(sorted(self._through.get(key, ()), key=by_claim)),
         )
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from exporter.mapping.device_identity import DeviceIdentity, identity_of
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
@@ -48,7 +49,8 @@ class PluginStatus(NamedTuple):
 
 
 class DeviceStatus(Struct, frozen=True):
-    """A device of a snapshot, its holders in order, and what its plugin reports, None without a report.
+    """A device of a snapshot, its holders in order, what its plugin reports, None without a report, and what
+    is known of the physical device, None for nothing.
 
     `healthy` is None where it is not known: the kubelet does not serve GetAllocatableResources, or nothing
     reports the health of a claimed device.
@@ -58,6 +60,7 @@ class DeviceStatus(Struct, frozen=True):
     healthy: bool | None = None
     holders: tuple[HolderStatus, ...] = ()
     plugin: PluginStatus | None = None
+    identity: DeviceIdentity | None = None
 
 
 class DeviceStatuses(Struct, frozen=True, eq=False):
@@ -86,7 +89,8 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
         if device.claimed is not None:
             healthy = False if device.claimed.taints else None
         holders = tuple([self._holder(device, holder) for holder in device.holders])
-        return DeviceStatus(device, healthy, holders, self._plugin(key))
+        identity = identity_of(device, self.advertised.devices.get(key))
+        return DeviceStatus(device, healthy, holders, self._plugin(key), identity)
 
     def _holder(self, device: Device, holder: Holder) -> HolderStatus:
         pod, since = holder[:2], self.since.get(Holding(device.key, holder))

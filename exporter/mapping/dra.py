@@ -4,7 +4,7 @@ The sources (exporter.dra, exporter.pods) fill these records; the snapshot, heal
 Text is bounded and checked by the source that brings it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -188,11 +188,19 @@ NO_DEVICES: Final = PodDevices()
 
 
 class CdiDevice(Struct, frozen=True):
-    """What a CDI specification on the node says about one CDI device name."""
+    """What a CDI specification on the node says about one CDI device name. All sorted."""
 
     uuids: tuple[str, ...] = ()
     pci_addresses: tuple[str, ...] = ()
     device_nodes: tuple[str, ...] = ()
+
+
+def all_of(names: Sequence[CdiDevice]) -> CdiDevice | None:
+    """What the specifications of all `names` of one device say; None without any."""
+    if len(names) < 2:
+        return names[0] if names else None
+    parts = zip(*[(one.uuids, one.pci_addresses, one.device_nodes) for one in names], strict=True)
+    return CdiDevice(*[tuple(sorted({text for texts in part for text in texts})) for part in parts])
 
 
 class SourceStatus(NamedTuple):

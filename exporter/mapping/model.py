@@ -66,7 +66,7 @@ class Claimed(Struct, frozen=True):
     """What DRA says about a device: its names there, its ResourceSlice's facts, None while no slice has it,
     the names of its CDI devices, sorted, and through which claims containers have it, sorted.
 
-    `cdi` is what the CDI specification of a name says that no other device bears.
+    `cdi` is what the CDI specifications of the names say that no other device bears.
     """
 
     name: PublishedName

@@ -56,6 +56,11 @@ def _info(family: Family, status: DeviceStatus) -> None:
     family.add((*device.key, device.parent, numa(device.numa_nodes)), 1)
 
 
+def _identity(family: Family, status: DeviceStatus) -> None:
+    if status.identity is not None:
+        family.add((*status.device.key, *status.identity), 1)
+
+
 def _owners(family: Family, status: DeviceStatus) -> None:
     device = status.device
     for one in status.holders:
@@ -88,6 +93,16 @@ _OF_DEVICES: Final = (
             ("resource", "device", "parent", "numa_node"),
         ),
         _info,
+    ),
+    (
+        Described(
+            "device_identity_info",
+            "The UUID, PCI address, model and driver of a device (1), each empty if unknown. Shares and "
+            "slices have the PCI address of their physical device; driver is the DRA driver of a claimed "
+            "device, else the kernel's. [ALPHA]",
+            ("resource", "device", "uuid", "pci_address", "model", "driver"),
+        ),
+        _identity,
     ),
     (
         Described(

@@ -79,7 +79,7 @@ def count_series(state: State) -> dict[SeriesPart, int]:
     counted: Counter[SeriesPart] = Counter()
     for resource, devices in by_resource(state):
         held = sum([len(one.holders) for one in devices])
-        of_each = sum([1 if one.healthy is None else 2 for one in devices])
+        of_each = sum([1 + (one.healthy is not None) + (one.identity is not None) for one in devices])
         through = [one.device.claimed.through for one in devices if one.device.claimed is not None]
         part = SeriesPart(SeriesGroup.DEVICES, resource)
         counted[part] = of_each + 2 * held + sum(map(len, through))

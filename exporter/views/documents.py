@@ -229,6 +229,7 @@ def device_entry(status: DeviceStatus) -> schema.DeviceEntry:
         ),
         plugin=_plugin(status.plugin),
         no_longer_offered_since=_time(device.no_longer_offered_since),
+        identity=None if status.identity is None else schema.IdentityEntry(*status.identity),
     )
 
 

@@ -120,10 +120,23 @@ class PluginEntry(Struct, frozen=True, gc=False):
     last_allocated: Time | None
 
 
+class IdentityEntry(Struct, frozen=True, gc=False):
+    """The physical device by the names that other programs have for it; "" for what is not known. Shares and
+    slices have their physical device's PCI address. `driver` is the DRA driver of a claimed device, else the
+    kernel's.
+    """
+
+    uuid: str
+    pci_address: str
+    model: str
+    driver: str
+
+
 class DeviceEntry(Struct, frozen=True, gc=False):
     """A device that is allocatable, held, reported by its plugin, or no longer offered. `plugin` is null
-    where no plugin reports it. `no_longer_offered_since` is null unless the kubelet offered the device or a
-    pod held it once, and no answer names it any more.
+    where no plugin reports it, `identity` where nothing is known of the physical device.
+    `no_longer_offered_since` is null unless the kubelet offered the device or a pod held it once, and no
+    answer names it any more.
     """
 
     resource: str
@@ -134,6 +147,7 @@ class DeviceEntry(Struct, frozen=True, gc=False):
     holders: tuple[HolderEntry, ...]
     plugin: PluginEntry | None = None
     no_longer_offered_since: Time | None = None
+    identity: IdentityEntry | None = None
 
 
 class DevicesDocument(ListEnvelope, frozen=True, kw_only=True):

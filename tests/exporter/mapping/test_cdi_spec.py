@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.mapping import cdi_spec
 from exporter.mapping.cdi_spec import MAX_BYTES, CdiSpecError, combined, read_spec
-from exporter.mapping.dra import CdiDevice
+from exporter.mapping.dra import CdiDevice, all_of
 
 GPU = "GPU-955ef018-3bd9-5f27-80b3-fa20ee8d19c5"
 MIG = "MIG-2f8a3a0b-65d2-5a5e-9b0c-6d38f8e0c9a1"
@@ -209,3 +209,10 @@ def test_a_later_directory_overrides_and_a_conflict_within_one_tells_nothing() -
     }
     assert combined([[{"a/b=x": first}, {"a/b=x": second}]]) == {}
     assert combined([[{"a/b=x": first}], [{"a/b=x": first}, {"a/b=x": second}]]) == {}
+
+
+def test_names_of_one_device_are_taken_together() -> None:
+    one, other = CdiDevice((GPU,), (), ("/dev/b",)), CdiDevice((), ("0000:3b:00.0",), ("/dev/a", "/dev/b"))
+    assert all_of([one, other]) == CdiDevice((GPU,), ("0000:3b:00.0",), ("/dev/a", "/dev/b"))
+    assert all_of([one]) is one
+    assert all_of([]) is None

@@ -68,7 +68,9 @@ def _snapshot(step: dict[str, object], last: Snapshot | None) -> Snapshot:
 def _reports(step: dict[str, object]) -> PluginReports:
     reasons: dict[DeviceKey, str] = step["reasons"]  # type: ignore[assignment]
     devices = {
-        key.device: AdvertisedDevice(not why, why) for key, why in reasons.items() if key.resource == "r/a"
+        key.device: AdvertisedDevice(not why, why, attributes=(("model", why),))
+        for key, why in reasons.items()
+        if key.resource == "r/a"
     }
     resource = AdvertisedResource(registered=True, streams=1, devices=devices)
     problem = "" if step["answers"] else "no answer"

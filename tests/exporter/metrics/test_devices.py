@@ -18,7 +18,7 @@ from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.state import State
 from exporter.metrics.families import MappingFamilies
-from exporter.metrics.series_limit import SeriesPlan
+from exporter.metrics.series_limit import SeriesGroup, SeriesPart, SeriesPlan, count_series
 from runtime.blocks import plain
 from runtime.exposition import Format
 
@@ -110,6 +110,26 @@ def test_mapping_equals_that_of_prometheus_client(form: Format, state: State, no
     assert health == {(*device.key, float(device.allocatable)) for device in devices}
     since = [sample.value for name, sample in samples if name == "held_since_timestamp_seconds"]
     assert sorted(since) == pytest.approx(sorted(one.at for one in _shown(state)))
+
+
+def test_what_is_known_of_a_device_is_exposed_and_counted() -> None:
+    known, unknown = Device(DeviceKey("r/a", "0000:3B:00.0"), allocatable=True), Device(DeviceKey("r/b", "b"))
+    state = _state([known, unknown], lambda _: 1.0)
+    text = _text(MappingFamilies("n1"), state)
+    (labels,) = [
+        sample.labels
+        for family in parse_text(text)
+        for sample in family.samples
+        if sample.name == "devicelens_device_identity_info"
+    ]
+    names = {"node": "n1", "resource": "r/a", "device": "0000:3B:00.0"}
+    assert labels == names | {"uuid": "", "pci_address": "0000:3b:00.0", "model": "", "driver": ""}
+    counted = count_series(state)
+    devices = [counted[SeriesPart(SeriesGroup.DEVICES, one.key.resource)] for one in state.snapshot.devices]
+    assert devices == [
+        len([line for line in text.splitlines() if f'resource="{name}"' in line]) - 5
+        for name in ("r/a", "r/b")
+    ]
 
 
 def _shown(state: State) -> list[HeldSince]:
