@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from exporter.mapping import anomaly_tracker, restart_guard
+from exporter.mapping.dra import NO_DRA, AllocatedDevice, Claim, ClaimName, DraView, PublishedName
 from exporter.mapping.holdings import HoldingChanges
 from exporter.mapping.identity import PodIdentity, PodRegistry, PodView, Poll
 from exporter.mapping.model import Snapshot
@@ -813,3 +814,54 @@ async def test_the_phases_of_a_refresh_are_the_whole_of_it() -> None:
     assert min(good.values()) > 0
     assert (failed[Phase.MAPPING], failed[Phase.RENDERING]) == (0.0, 0.0)
     assert all(sum(one.values()) >= took for one, took in zip((good, failed), seconds[1:], strict=False))
+
+
+@dataclass
+class Claims:
+    """A DraSource that reads a claim when the loop waits for it. `slow`: it never answers within the time."""
+
+    view: DraView = NO_DRA
+    slow: bool = False
+    wanted: frozenset[ClaimName] = frozenset()
+    waited: list[tuple[frozenset[ClaimName], float]] = field(
+        default_factory=list[tuple[frozenset[ClaimName], float]]
+    )
+
+    def want(self, names: Collection[ClaimName]) -> None:
+        self.wanted = frozenset(names)
+
+    async def known(self, names: Collection[ClaimName], within: float) -> None:
+        self.waited.append((frozenset(names), within))
+        if not self.slow:
+            self.read()
+
+    def read(self) -> None:
+        device = AllocatedDevice(PublishedName("drv", "pool", "gpu-0"), "", "all", "gpu", admin=True)
+        self.view = DraView(claims={name: Claim(name, "uid", (device,)) for name in self.wanted})
+
+
+def _watched() -> bytes:
+    answer = answers.listed(answers.pod("watcher", "a"))
+    resource = answer.pod_resources[0].containers[0].dynamic_resources.add()
+    resource.claim_namespace, resource.claim_name = "n", "watch-all"
+    resource.claim_resources.add(driver_name="drv", pool_name="pool", device_name="gpu-0")
+    return answer.SerializeToString()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_new_claim_is_read_before_its_administrator_is_shown(slow: bool) -> None:
+    claims, name = Claims(slow=slow), ClaimName("n", "watch-all")
+    async with running(Kubelet(_watched()), dra=claims) as loop:
+        assert [names for names, _ in claims.waited] == [{name}]
+        assert claims.wanted == {name}
+        ((first, _),) = loop.steps
+        held = {one.key.device for one in first.snapshot.devices if one.holders}
+        assert held == ({"a", "pool/gpu-0"} if slow else {"a"})
+        if slow:
+            claims.read()
+            loop.refresher.reconsider()
+            await loop.until(lambda: loop.owners["pool/gpu-0"] == [])
+        # A claim that is known costs no wait.
+        await loop.trigger(Trigger.ALLOCATION)
+        assert len(claims.waited) == 1
+        assert loop.owners == {"a": ["watcher"], "b": [], "pool/gpu-0": []}
