@@ -1,15 +1,19 @@
 """Recording rules that join holdings with the metrics of other exporters.
 
-DCGM exporter: every release has the GPU's UUID in the label UUID. The UUID is the device's id, or its parent's for a
-replica (`GPU-…::0`) or an older MIG id (`MIG-GPU-…/1/0`). UUIDs are unique, so the join needs no node name. Release
-4.9.0 renamed the metrics (DCGM_FI_DEV_GPU_UTIL in percent, DCGM_FI_DEV_GPU_UTIL_RATIO from 0 to 1); the rules read
-both. A newer MIG id names no GPU: the rules use the pod labels that DCGM exporter puts on the instance's series.
+devicelens_device_identity_info says which physical device a device is, whatever its id: a plugin's, a share's, or that
+of a claimed device.
 
-AMD's device metrics exporter has no PCI address or UUID, but always pod, namespace and container: the rules join
-gpu_gfx_activity by container.
+DCGM exporter: every release has the GPU's UUID in the label UUID. UUIDs are unique, so the join needs no node name. Its
+pci_bus_id has capital letters, which PromQL cannot compare with the kernel's form. Release 4.9.0 renamed the metrics
+(DCGM_FI_DEV_GPU_UTIL in percent, DCGM_FI_DEV_GPU_UTIL_RATIO from 0 to 1); the rules read both. A MIG instance has its
+GPU's UUID and GPU_I_ID there: an older MIG id (`MIG-GPU-…/1/0`) has both; for others the rules use the pod labels that
+DCGM exporter puts on the instance's series.
 
-node_exporter: InfiniBand by the HCA's name; Ethernet by the interface's name, or, where the device is a PCI address,
-by node_ethtool_info (--collector.ethtool). The node is the target's label `node`, else the host name
+AMD's device metrics exporter has the GPU's UUID if its configuration adds the label GPU_UUID, no PCI address, and always
+pod, namespace and container: the rules join gpu_gfx_activity by UUID, else by container.
+
+node_exporter: InfiniBand by the HCA's name; Ethernet by the interface's name, or by the device's PCI address and
+node_ethtool_info (--collector.ethtool). The node is the target's label `node`, else the host name
 (node_uname_info).
 
 A device has one figure. Where several containers hold shares of it, each holding has the figure of the whole device
@@ -35,6 +39,22 @@ def _holders(query: str) -> str:
 
 _GPU: Final = 'UUID=~"GPU-.+", GPU_I_ID=""'
 _INSTANCE: Final = 'UUID=~"GPU-.+", GPU_I_ID!=""'
+_AMD: Final = '__name__=~"(amd_)?gpu_gfx_activity", gpu_partition_id=~"|0|NA"'
+_DEVICE: Final = "cluster, node, resource, device"
+
+_IDENTITY: Final = Record(
+    "device:devicelens_identity:info",
+    f"""
+    topk by ({_DEVICE}) (
+      1,
+      group by ({_DEVICE}, uuid, pci_address) (
+        devicelens_device_identity_info{{uuid!=""}} or devicelens_device_identity_info{{pci_address!=""}}
+      )
+    )
+    """,
+    "each device with the UUID or the PCI address that others know it by",
+    internal=True,
+)
 
 # DCGM and amd-smi report a figure beyond the scale where they have none.
 _UTILISATION: Final = (
@@ -49,9 +69,11 @@ _UTILISATION: Final = (
             or on (cluster, UUID) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{_GPU}}} <= 1),
             "uuid", "$1", "UUID", "(.+)"
           )
+          or on (cluster, uuid)
+          label_replace(({{{_AMD}, gpu_uuid!=""}} <= 100) / 100, "uuid", "$1", "gpu_uuid", "(.+)")
         )
         """,
-        "utilisation of a whole NVIDIA GPU, from DCGM exporter",
+        "utilisation of a whole GPU, from DCGM exporter, or from AMD's with the label GPU_UUID",
         internal=True,
     ),
     Record(
@@ -90,7 +112,7 @@ _UTILISATION: Final = (
         "cluster_namespace_pod_container:amd_utilisation:ratio",
         f"""
         avg by ({_POD}) (
-          {_holders('({__name__=~"(amd_)?gpu_gfx_activity", gpu_partition_id=~"|0|NA"} <= 100) / 100')}
+          {_holders(f"({{{_AMD}}} <= 100) / 100")}
         )
         """,
         "mean utilisation of a container's AMD GPUs, from AMD's device metrics exporter",
@@ -101,20 +123,17 @@ _UTILISATION: Final = (
 _HOLDINGS: Final = (
     Record(
         "holding:devicelens_gpu:info",
-        """
+        f"""
         label_replace(
-          label_replace(
-            label_replace(
-              holding:devicelens_owner:info{device=~"GPU-.+|MIG-GPU-.+"}
-              or holding:devicelens_owner:info{parent=~"GPU-.+"},
-              "uuid", "$1", "device", "(GPU-.+)"
-            ),
-            "uuid", "$1", "parent", "(GPU-.+)"
-          ),
+          holding:devicelens_owner:info
+          * on ({_DEVICE}) group_left (uuid)
+          device:devicelens_identity:info{{uuid!~"|MIG-.+"}}
+          or on ({HOLDING})
+          label_replace(holding:devicelens_owner:info{{parent=~"GPU-.+"}}, "uuid", "$1", "parent", "(.+)"),
           "gpu_instance", "$1", "device", "MIG-GPU-[^/]+/([0-9]+)/.+"
         )
         """,
-        "holdings of NVIDIA GPUs with the GPU's `uuid`, and the `gpu_instance` where the id names one",
+        "holdings of GPUs with the GPU's `uuid`, and the `gpu_instance` where the id names one",
         internal=True,
     ),
     Record(
@@ -129,7 +148,11 @@ _HOLDINGS: Final = (
           )
           or on ({HOLDING})
           label_replace(
-            holding:devicelens_owner:info{{device=~"MIG-.+"}}
+            (
+              holding:devicelens_owner:info
+              and on ({_DEVICE})
+              device:devicelens_identity:info{{uuid=~"MIG-.+"}}
+            )
             * on ({_POD}) group_left ()
             cluster_namespace_pod_container:mig_utilisation:ratio,
             "scope", "container", "", ""
@@ -146,7 +169,7 @@ _HOLDINGS: Final = (
           )
           or on ({HOLDING})
           label_replace(
-            holding:devicelens_owner:info{{resource=~"amd[.]com/.+"}}
+            holding:devicelens_owner:info{{resource=~"amd[.]com/.+|gpu[.]amd[.]com"}}
             * on ({_POD}) group_left ()
             cluster_namespace_pod_container:amd_utilisation:ratio,
             "scope", "container", "", ""
@@ -200,6 +223,30 @@ _NODE_OF_EXPORTER: Final = Record(
 )
 
 
+_KEYS: Final = Record(
+    "holding:devicelens_key:info",
+    f"""
+    label_replace(
+      label_replace(
+        label_replace(holding:devicelens_owner:info, "key", "$1", "device", "(.+)"),
+        "key", "$1", "parent", "(.+)"
+      ),
+      "by", "name", "", ""
+    )
+    or
+    label_replace(
+      holding:devicelens_owner:info
+      * on ({_DEVICE}) group_left (key)
+      label_replace(
+        device:devicelens_identity:info{{pci_address!=""}}, "key", "$1", "pci_address", "(.+)"
+      ),
+      "by", "pci_address", "", ""
+    )
+    """,
+    "holdings with the name of the physical device, and with its PCI address",
+    internal=True,
+)
+
 _VIRTUAL: Final = (
     "lo|veth.*|cali.*|lxc.*|cni.*|flannel.*|docker.*|br-.*|virbr.*|vxlan.*|geneve.*|tap.*|tunl.*|ifb.*"
 )
@@ -246,13 +293,7 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
             )
           )
           and on (cluster, node, device)
-          (
-            group by (cluster, node, device) (holding:devicelens_owner:info{{parent=""}})
-            or label_replace(
-              group by (cluster, node, parent) (holding:devicelens_owner:info{{parent!=""}}),
-              "device", "$1", "parent", "(.+)"
-            )
-          )
+          label_replace(group by (cluster, node, key) (holding:devicelens_key:info), "device", "$1", "key", "(.+)")
         )
         """,
             f"bytes per second that held devices {direction}: HCAs and interfaces by name, interfaces by PCI address",
@@ -264,10 +305,11 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
         max by ({HOLDING}, scope) (
           label_replace(
             label_replace(
-              label_replace(
-                label_replace(holding:devicelens_owner:info, "key", "$1", "device", "(.+)"),
-                "key", "$1", "parent", "(.+)"
-              )
+              holding:devicelens_key:info{{by="name"}}
+              * on (cluster, node, key) group_left ()
+              label_replace({of_devices}, "key", "$1", "device", "(.+)")
+              or on ({HOLDING})
+              holding:devicelens_key:info{{by="pci_address"}}
               * on (cluster, node, key) group_left ()
               label_replace({of_devices}, "key", "$1", "device", "(.+)"),
               "scope", "device", "", ""
@@ -282,11 +324,12 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
 
 
 GROUPS: Final = (
-    Group("devicelens-utilisation", (*_UTILISATION, *_HOLDINGS)),
+    Group("devicelens-utilisation", (_IDENTITY, *_UTILISATION, *_HOLDINGS)),
     Group(
         "devicelens-network",
         (
             _NODE_OF_EXPORTER,
+            _KEYS,
             *_network(
                 "receive",
                 "node_infiniband_port_data_received_bytes_total",
