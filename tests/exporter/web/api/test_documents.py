@@ -184,7 +184,10 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
         "holders": [holder],
         "plugin": None,
         "no_longer_offered_since": None,
+        "identity": None,
     }
+    (claimed,) = [d for d in devices if d["resource"] == "gpu.example.com"]
+    assert claimed["identity"] == {"uuid": "", "pci_address": "", "model": "", "driver": "gpu.example.com"}
     assert by_id["GPU-2"]["healthy"] is False
     assert (by_id["GPU-7::1"]["holders"], by_id["GPU-7::0"]["parent"]) == ([], "GPU-7")
     (holder,) = by_id["GPU-7::0"]["holders"]
