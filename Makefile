@@ -111,7 +111,7 @@ format: $(VENV)/.dev ## Put the code into its form
 	$(BIN)/ruff check --fix
 
 PROTOS := podresources/v1/api podresources/v1alpha1/api pods/v1alpha1/api core/v1/pod \
-	deviceplugin/v1beta1/api pluginregistration/v1/api
+	deviceplugin/v1beta1/api pluginregistration/v1/api dra/v1/api drahealth/v1alpha1/api
 
 proto: $(VENV)/.dev ## The stubs made anew from proto/ (into STUBS, here unless said otherwise)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc \

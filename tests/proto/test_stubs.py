@@ -15,6 +15,8 @@ SOURCES = (
     "core/v1/pod",
     "deviceplugin/v1beta1/api",
     "pluginregistration/v1/api",
+    "dra/v1/api",
+    "drahealth/v1alpha1/api",
 )
 
 WITHOUT_SERVICE = {"core/v1/pod"}
