@@ -20,6 +20,12 @@ life, process, workload, kubelet
 dra_objects  slices, claims and device classes as the API has them, and where they are kept
 apiserver    an API server with the pods of this node and those objects
 pod_object   a pod as the API server shows it
+dra_allocation, dra_scheduler
+             which devices claims are given, and what makes and releases claims
+dra_claims, dra_manager, pod_status
+             the kubelet's part: drivers, prepared claims, and devices' health in pods' status
+dra_driver, cdi
+             a DRA driver that a test controls, and the CDI specifications that it writes
 scripted     a device plugin that a test controls
 control, control_server
              the control socket, from both ends

@@ -47,11 +47,11 @@ class Admission:
                     )
         except (_FailedError, PinningError) as error:
             raise _rejected(UNEXPECTED, f"Allocate failed due to {error}, which is unexpected") from error
-        self._check_node_has(pod.spec)
+        self._check_node_has(pod)
 
     async def start(self, pod: Pod, container: ContainerSpec) -> None:
         """Start a container: PreStartContainer where the plugin wants it. Raises ContainerError."""
-        for resource, amount in container.resources.items():
+        for resource, amount in _of_plugins(pod, container).items():
             if not self._state.has(resource) or amount == 0:
                 continue
             endpoint = self._state.endpoints.get(resource)
@@ -75,6 +75,7 @@ class Admission:
     def _affinity(self, pod: Pod, container: ContainerSpec) -> Hint:
         settings, nodes, pinning = self._node.settings, self._node.settings.numa_nodes, self._node.pinning
         self._state.reclaim(self._node.active())
+        wanted = _of_plugins(pod, container)
         providers = [
             device_hints(
                 nodes,
@@ -83,7 +84,7 @@ class Admission:
                 self._handed_on(pod).get(resource, ()),
                 amount,
             )
-            for resource, amount in container.resources.items()
+            for resource, amount in wanted.items()
             if self._state.has(resource)
         ]
         if container.exclusive_cpus and pinning.cpus:
@@ -95,7 +96,7 @@ class Admission:
     async def _allocate(self, pod: Pod, container: ContainerSpec, mask: Mask | None) -> None:
         """kubelet: one Allocate for each resource; the checkpoint is written once, after the last."""
         save = False
-        for resource, amount in self._node.shuffle(container.resources.items()):
+        for resource, amount in self._node.shuffle(_of_plugins(pod, container).items()):
             if not self._state.has(resource):
                 continue
             self._state.reclaim(self._node.active())
@@ -215,10 +216,10 @@ class Admission:
             else:
                 pool.difference_update(held.ids())
 
-    def _check_node_has(self, spec: PodSpec) -> None:
+    def _check_node_has(self, pod: Pod) -> None:
         """The kubelet's last check: resources that the node reports at 0, or does not report at all."""
-        for resource in sorted({name for c in spec.all_containers() for name in c.resources}):
-            requested = _requested(spec, resource)
+        for resource in sorted({name for c in pod.spec.all_containers() for name in _of_plugins(pod, c)}):
+            requested = _requested(pod.spec, resource)
             if requested == 0 or self._state.has(resource):
                 continue
             if self._node.settings.ignore_unknown_resources and not self._state.forgotten(resource):
@@ -227,6 +228,14 @@ class Admission:
                 f"OutOf{resource}",
                 f"Node didn't have enough resource: {resource}, requested: {requested}, used: 0, capacity: 0",
             )
+
+
+def _of_plugins(pod: Pod, container: ContainerSpec) -> Mapping[str, int]:
+    """What a container asks of device plugins (kubelet: without extended resources that DRA serves)."""
+    if pod.extended is None:
+        return container.resources
+    served = {one.resource for one in pod.extended.requests if one.container == container.name}
+    return {name: amount for name, amount in container.resources.items() if name not in served}
 
 
 def _rejected(reason: str, message: str) -> AdmissionError:

@@ -278,13 +278,23 @@ def claim_template(name: str, *requests: Object, namespace: str = "default") -> 
 
 
 def allocated(
-    document: Object, *results: Object, pods: Iterable[tuple[str, str]] = (), at: float | None = None
+    document: Object,
+    *results: Object,
+    pods: Iterable[tuple[str, str]] = (),
+    at: float | None = None,
+    node: str = "",
 ) -> Object:
-    """A copy of a claim with an allocation; `pods` that it is reserved for, by name and uid."""
+    """A copy of a claim with an allocation.
+
+    `pods` that the claim is reserved for, by name and uid. `at`: when it was allocated. `node` that it is on.
+    """
     made = deepcopy(document)
     allocation: Object = {"devices": {"results": [dict(one) for one in results]}}
     if at is not None:
         allocation["allocationTimestamp"] = rfc3339(at)
+    if node:
+        field = {"key": "metadata.name", "operator": "In", "values": [node]}
+        allocation["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     reserved = [{"resource": "pods", "name": name, "uid": uid} for name, uid in pods]
     made["status"] = {"allocation": allocation} | ({"reservedFor": reserved} if reserved else {})
     return made

@@ -15,6 +15,7 @@ from typing import Final, Self
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
 from kubelet.pb.podresources.v1 import api_pb2 as v1
 from simulator.cgroups import Cgroups, Driver
+from simulator.dra_manager import WIPE_DELAY
 from simulator.dra_objects import ObjectStore
 from simulator.faults import NO_FAULTS, Faults, Gate
 from simulator.manager import DIAL_TIMEOUT, response
@@ -30,6 +31,8 @@ from simulator.workload import Workload
 GIB: Final = 1024**3
 SYNC_DELAY: Final = 0.8
 """Seconds, as seen on 1.36 beside its API server."""
+STATUS_INTERVAL: Final = 60.0
+"""Seconds; a kubelet synchronises each pod within 60 to 90."""
 
 
 class SimulatedKubelet:
@@ -52,6 +55,8 @@ class SimulatedKubelet:
         dial_timeout: float = DIAL_TIMEOUT,
         registry_interval: float = 1.0,
         sync_delay: float = SYNC_DELAY,
+        wipe_delay: float = WIPE_DELAY,
+        status_interval: float = STATUS_INTERVAL,
         topology_policy: Policy = "best-effort",
         topology_after_restart: bool = True,
         ignore_unknown_resources: bool = False,
@@ -72,7 +77,9 @@ class SimulatedKubelet:
         `cpus=0` or `memory=0`: that static manager is off and lists nothing. `old`: what an older
         kubelet lacks. `sync_delay`: seconds after a restart until the API server answers, before which
         no pod is listed. `pods_api_waits`: whether the Pods API refuses to answer until then, as 1.37
-        does. `topology_after_restart`: whether List keeps the NUMA nodes of devices read
+        does. `wipe_delay`: seconds after which the slices of a DRA driver without a connection are deleted.
+        `status_interval`: seconds between two updates of pods' status where no event causes one.
+        `topology_after_restart`: whether List keeps the NUMA nodes of devices read
         back from the checkpoint while their plugin has not registered again, as 1.36 does.
         `ignore_unknown_resources`: whether a pod that asks for a resource that was never registered is let
         in without (a kubelet takes it for a cluster-level one) or refused, as a scheduler would. `seed`
@@ -96,6 +103,8 @@ class SimulatedKubelet:
             dial_timeout=dial_timeout,
             registry_interval=registry_interval,
             sync_delay=sync_delay,
+            wipe_delay=wipe_delay,
+            status_interval=status_interval,
             topology_policy=topology_policy,
             topology_after_restart=topology_after_restart,
             ignore_unknown_resources=ignore_unknown_resources,
@@ -161,6 +170,7 @@ class SimulatedKubelet:
 
     async def stop(self) -> None:
         """End, and remove the sockets; the checkpoint stays. Raises what failed inside meanwhile."""
+        await self._workload.close()
         await self._process.stop()
 
     @property
@@ -189,6 +199,9 @@ class SimulatedKubelet:
 
     async def add_pod(self, spec: PodSpec) -> str:
         """Bind a pod to this node and wait until it runs; returns its uid.
+
+        A pod whose claims do not fit waits unbound until they do; one whose claims cannot be prepared waits
+        bound and Pending.
 
         Raises AdmissionError when it is refused (it stays as Failed, as a real one does),
         ContainerError when a container cannot be started, ValueError where the name is taken.
@@ -219,6 +232,10 @@ class SimulatedKubelet:
     def pods(self) -> tuple[Pod, ...]:
         """All pods bound to this node, ended ones too; copies."""
         return tuple(replace(pod) for _, pod in sorted(self._node.pods.items()))
+
+    def unscheduled(self) -> tuple[Pod, ...]:
+        """Pods that wait for devices: Pending, and bound to no node; copies."""
+        return tuple(replace(pod) for pod in self._workload.waiting.values())
 
     @contextmanager
     def following(self, receive: Callable[[str, Pod], None]) -> Generator[None]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from simulator.cgroups import Cgroups, Driver
+from simulator.dra_claims import ClaimInfo, ClaimInfos
 from simulator.dra_objects import ObjectStore
 from simulator.faults import Gate
 from simulator.model import Claims, Pod
@@ -47,6 +48,8 @@ class Settings:
     dial_timeout: float
     registry_interval: float
     sync_delay: float
+    wipe_delay: float
+    status_interval: float
     topology_policy: Policy
     topology_after_restart: bool
     ignore_unknown_resources: bool
@@ -117,6 +120,8 @@ class Node:
     objects: ObjectStore
     uid: str
     claims: Claims = field(default_factory=Claims)
+    prepared: ClaimInfos = field(default_factory=dict[tuple[str, str], ClaimInfo])
+    """Claims that drivers prepared (kubelet: dra_manager_state)."""
     pods: dict[tuple[str, str], Pod] = field(default_factory=dict[tuple[str, str], Pod])
     calls: Counter[str] = field(default_factory=Counter[str])
     violations: list[str] = field(default_factory=list[str])

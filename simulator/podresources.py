@@ -13,8 +13,10 @@ from grpc import StatusCode
 
 from kubelet.pb.podresources.v1 import api_pb2 as v1
 from kubelet.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
+from simulator import dra_claims
 from simulator.checkpoint import NO_NODE
 from simulator.devices import Allocation, DeviceState
+from simulator.dra_claims import ClaimInfos
 from simulator.faults import Faults
 from simulator.model import Claims, ContainerSpec, Holding, Pod
 from simulator.node import Node
@@ -71,6 +73,7 @@ class Answers:
         devices: DeviceState,
         pinning: Pinning,
         claims: Claims,
+        prepared: ClaimInfos,
         shuffle: Shuffle,
         *,
         keeps_topology: bool,
@@ -78,6 +81,7 @@ class Answers:
         self._devices = devices
         self._pinning = pinning
         self._claims = claims
+        self._prepared = prepared
         self._shuffle = shuffle
         self._keeps_topology = keeps_topology
 
@@ -147,7 +151,8 @@ class Answers:
                     ],
                 )
                 for claim in container.claims
-            ],
+            ]
+            + dra_claims.listed(self._prepared, pod, container),
         )
 
     def _held(self, pod_uid: str, container: str) -> list[v1.ContainerDevices]:

@@ -12,8 +12,10 @@ from simulator import checkpoint
 from simulator.admission import Admission
 from simulator.checkpoint import CorruptCheckpointError
 from simulator.devices import DeviceState
+from simulator.dra_manager import DraManager
 from simulator.manager import DeviceManager, registration_service
 from simulator.node import Node
+from simulator.pod_status import PodStatuses
 from simulator.podresources import Answers, PodResources
 from simulator.pods_api import ApiServerSync, PodsApi
 from simulator.registry import Registry
@@ -35,11 +37,22 @@ class Life:
             active=node.active,
             violation=node.violation,
         )
+        self.dra = DraManager(
+            node.objects,
+            settings.node_name,
+            node.prepared,
+            tasks=self.tasks,
+            clock=node.monotonic,
+            changed=self._health_changed,
+            event=node.event,
+            count=node.count,
+            wipe_delay=settings.wipe_delay,
+        )
         self.manager = DeviceManager(
             self.state,
             settings.checkpoint,
             tasks=self.tasks,
-            changed=node.changed,
+            changed=self._health_changed,
             event=node.event,
             count=node.count,
             dial_timeout=settings.dial_timeout,
@@ -47,10 +60,12 @@ class Life:
         self.admission = Admission(node, self.manager)
         self.api_sync = ApiServerSync(node, sync_delay)
         self.pods_api = PodsApi(node, self.api_sync)
+        self.statuses = PodStatuses(node, self.state, self.dra, self.pods_api)
         self.answers = Answers(
             self.state,
             node.pinning,
             node.claims,
+            node.prepared,
             node.shuffle,
             keeps_topology=settings.topology_after_restart,
         )
@@ -84,9 +99,12 @@ class Life:
         if not self._node.gate.faults.registration.gone:
             await self._registration.open(renamed=False)
         settings.plugins_registry.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self.tasks.spawn(Registry(self._node, self.manager, self.tasks).run())
-        if not self.api_sync.done:
+        self.tasks.spawn(Registry(self._node, self.manager, self.dra, self.tasks).run())
+        if self.api_sync.done:
+            self.dra.wipe()
+        else:
             self.tasks.spawn(self._hear())
+        self.tasks.spawn(self.statuses.run())
         self._node.changed()
 
     async def end(self, *, remove: bool) -> None:
@@ -99,6 +117,7 @@ class Life:
                 await self.tasks.cancel()
             finally:
                 await self.manager.close()
+                await self.dra.close()
 
     async def apply_faults(self) -> None:
         """Open or close sockets as the present faults say."""
@@ -117,6 +136,11 @@ class Life:
     async def _hear(self) -> None:
         await self.api_sync.run()
         self.pods_api.synced()
+        self.dra.wipe()
+
+    def _health_changed(self) -> None:
+        self._node.changed()
+        self.statuses.refresh()
 
     def forget_expired(self) -> None:
         """What a kubelet does with each report of its node's status."""

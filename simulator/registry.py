@@ -9,6 +9,7 @@ from typing import Final
 import grpc
 
 from kubelet.pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
+from simulator.dra_manager import DraManager
 from simulator.endpoint import CHANNEL_OPTIONS
 from simulator.manager import VERSION, DeviceManager, RefusedError
 from simulator.node import Node
@@ -21,25 +22,27 @@ LAST_RETRY: Final = 122.0
 """The kubelet's exponential back-off for a socket that cannot be asked: 500 ms to 2 min 2 s."""
 
 DEVICE_PLUGIN: Final = "DevicePlugin"
+DRA_PLUGIN: Final = "DRAPlugin"
 
 _Identity = tuple[int, int, int]
 
 
 @dataclass(slots=True)
 class _Known:
-    """A socket that is in the directory. `resource`: what it was registered as, if it was."""
+    """A socket that is in the directory. `info`: what it was registered as, if it was."""
 
     identity: _Identity
     task: asyncio.Task[None]
-    resource: str | None = None
+    info: api_pb2.PluginInfo | None = None
 
 
 class Registry:
     """Follows the directory. A socket is registered once; made anew, once more."""
 
-    def __init__(self, node: Node, manager: DeviceManager, tasks: Tasks) -> None:
+    def __init__(self, node: Node, manager: DeviceManager, dra: DraManager, tasks: Tasks) -> None:
         self._node = node
         self._manager = manager
+        self._dra = dra
         self._tasks = tasks
         self._known: dict[str, _Known] = {}
 
@@ -55,8 +58,8 @@ class Registry:
             if found.get(path) != known.identity:
                 del self._known[path]
                 known.task.cancel()
-                if known.resource is not None:
-                    await self._manager.deregister(known.resource)
+                if known.info is not None:
+                    await self._deregister(path, known.info)
         for path, identity in found.items():
             if path not in self._known:
                 self._known[path] = _Known(identity, self._tasks.spawn(self._register(path)))
@@ -86,9 +89,9 @@ class Registry:
             info = await call(stub.GetInfo(api_pb2.InfoRequest(), timeout=GET_INFO_TIMEOUT))
             refusal = self._refusal(path, info)
             if refusal is None:
-                self._known[path].resource = info.name
+                self._known[path].info = info
                 try:
-                    await self._manager.register(info.name, info.endpoint or path)
+                    await self._take(path, info)
                 except RefusedError as error:
                     # kubelet: it counts as registered from here on, so it is not tried again.
                     await self._notify(stub, f"plugin registration failed with err: {error}")
@@ -98,7 +101,26 @@ class Registry:
             await self._notify(stub, refusal)
             return False
 
+    async def _take(self, path: str, info: api_pb2.PluginInfo) -> None:
+        """Raises RefusedError."""
+        if info.type == DRA_PLUGIN:
+            self._dra.register(info.name, info.endpoint or path)
+        else:
+            await self._manager.register(info.name, info.endpoint or path)
+
+    async def _deregister(self, path: str, info: api_pb2.PluginInfo) -> None:
+        if info.type == DRA_PLUGIN:
+            await self._dra.deregister(info.name, info.endpoint or path)
+        else:
+            await self._manager.deregister(info.name)
+
     def _refusal(self, path: str, info: api_pb2.PluginInfo) -> str | None:
+        if info.type == DRA_PLUGIN:
+            try:
+                self._dra.validate(info.name, info.endpoint or path, info.supported_versions)
+            except RefusedError as error:
+                return f"plugin validation failed with err: {error}"
+            return None
         if info.type != DEVICE_PLUGIN:
             return f"no handler registered for plugin type: {info.type} at socket {path}"
         if VERSION not in info.supported_versions:
