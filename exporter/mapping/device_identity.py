@@ -5,12 +5,16 @@ physical device or its partition, and joins what different programs say about it
 a DRA driver that both give one GPU.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from exporter.mapping.device_ids import DeviceKind, read_id
 from exporter.mapping.model import AdvertisedDevice, Claimed, Device, DeviceKey
 from exporter.mapping.physical_ids import gpu_uuid, pci_address, uuid
+
+_BEGINS: Final = re.compile(r"GPU-|MIG-|[0-9a-fA-F]{4,8}:")
+"""How a UUID of a GPU and a PCI address begin."""
 
 
 class DeviceIdentity(NamedTuple):
@@ -39,7 +43,9 @@ def identity_of(device: Device, reported: AdvertisedDevice | None) -> DeviceIden
     found = [_by_attributes(dict(attributes))] if attributes else []
     found += [by_id] if by_id is not None else []
     found += [] if device.claimed is None else _by_claim(device.claimed)
-    identity = DeviceIdentity(*[next(filter(None, part), "") for part in zip(*found, strict=True)])
+    identity = found[0]
+    for more in found[1:]:
+        identity = DeviceIdentity(*[part or other for part, other in zip(identity, more, strict=True)])
     return identity if any(identity) else None
 
 
@@ -79,16 +85,19 @@ def same_physical(
 
 def _by_id(device: Device) -> DeviceIdentity | None:
     """The identity that the id has; a replica `ID::3` has that of ID."""
-    name, separator, number = device.key.device.rpartition("::")
-    if not separator or not number.isdigit():
-        name = device.key.device
-    unique, address = gpu_uuid(name), pci_address(name) or (device.parent and pci_address(device.parent))
+    name, parent = device.key[1], device.parent
+    if _BEGINS.match(name) is None and (not parent or _BEGINS.match(parent) is None):
+        return None  # nearly always, and of thousands of devices
+    physical, separator, number = name.rpartition("::")
+    if separator and number.isdigit():
+        name = physical
+    unique, address = gpu_uuid(name), pci_address(name) or pci_address(parent)
     return DeviceIdentity(unique, address) if unique or address else None
 
 
 def _by_attributes(attributes: Mapping[str, str]) -> DeviceIdentity:
     """The identity by a plugin's attributes (docs/configuration.md: those of each source)."""
-    addresses = [pci_address(attributes.get(name, "")) for name in ("address", "pci_address", "device_name")]
+    addresses = (pci_address(attributes.get(name, "")) for name in ("address", "pci_address", "device_name"))
     return DeviceIdentity(
         _stated(attributes.get("uuid", "")),
         next(filter(None, addresses), ""),
@@ -114,4 +123,4 @@ def _by_claim(claimed: Claimed) -> list[DeviceIdentity]:
 
 def _stated(text: str) -> str:
     """A text that is said to be a UUID, in the usual form if it has one."""
-    return uuid(text) or text
+    return uuid(text) or text if text else ""
