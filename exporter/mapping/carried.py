@@ -118,8 +118,10 @@ def _claimed(was: Device, now: Device | None, through: Sequence[ClaimHolding]) -
         now = replace(was, holders=(), claimed=claimed, no_longer_offered_since=None)
     else:
         both = tuple(sorted({*now.claimed.through, *through}, key=by_claim))
-        cdi = now.claimed.cdi_devices or (() if was.claimed is None else was.claimed.cdi_devices)
-        now = replace(now, claimed=replace(now.claimed, through=both, cdi_devices=cdi))
+        named = now.claimed if now.claimed.cdi_devices or was.claimed is None else was.claimed
+        cdi = named.cdi_devices
+        claimed = replace(now.claimed, through=both, cdi_devices=cdi, shared_cdi=named.shared_cdi)
+        now = replace(now, claimed=claimed)
     holders = {*now.holders, *(one.holder for one in through if not one.admin)}
     device = replace(now, holders=tuple(sorted(holders)), alternative=False)
     return was if was == device else device

@@ -139,7 +139,7 @@ class DeviceMemory(Struct, frozen=True):
                 continue
             number[key.resource] += 1
             characters += len(key.device)
-            claimed = device.claimed and replace(device.claimed, published=None, through=(), cdi_devices=())
+            claimed = device.claimed and Claimed(device.claimed.name, cdi=device.claimed.cdi)
             kept[key] = RememberedDevice(since, at, device.parent, device.numa_nodes, claimed)
         return tuple(full)
 

@@ -4,12 +4,15 @@ A refresh changes few of a node's devices. Metrics, API and pages recognise the 
 what they made of them.
 """
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from exporter.mapping.device_health import NO_HEALTH, DeviceHealth, HealthFacts
 from exporter.mapping.device_identity import DeviceIdentity, identity_of
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
@@ -21,9 +24,11 @@ from exporter.mapping.model import (
     Holder,
     PluginReports,
     PodKey,
+    ResourceCounts,
     Snapshot,
 )
 
+NOBODY_ILL: Final[Mapping[DeviceKey, DeviceHealth]] = MappingProxyType({})
 _Since = Mapping[Holding, HeldSince]
 _Pods = Mapping[PodKey, PodIdentity]
 
@@ -49,28 +54,44 @@ class PluginStatus(NamedTuple):
 
 
 class DeviceStatus(Struct, frozen=True):
-    """A device of a snapshot, its holders in order, what its plugin reports, None without a report, and what
-    is known of the physical device, None for nothing.
-
-    `healthy` is None where it is not known: the kubelet does not serve GetAllocatableResources, or nothing
-    reports the health of a claimed device.
+    """A device of a snapshot, its health, its holders in order, what its plugin reports, None without a
+    report, and what is known of the physical device, None for nothing.
     """
 
     device: Device
-    healthy: bool | None = None
+    health: DeviceHealth = NO_HEALTH
     holders: tuple[HolderStatus, ...] = ()
     plugin: PluginStatus | None = None
     identity: DeviceIdentity | None = None
 
+    @property
+    def healthy(self) -> bool | None:
+        """Whether the device is healthy, None if that is unknown."""
+        return self.health.healthy
+
 
 class DeviceStatuses(Struct, frozen=True, eq=False):
-    """The statuses of a snapshot's devices, in its order, and what they were made of."""
+    """The statuses of a snapshot's devices, in its order, and what they were made of.
+
+    `ill` is the health of unhealthy devices that count as allocatable: a holder's pod status says so.
+    """
 
     snapshot: Snapshot
     since: Mapping[Holding, HeldSince]
     pods: Mapping[PodKey, PodIdentity]
     advertised: PluginReports
     devices: tuple[DeviceStatus, ...] = ()
+    ill: Mapping[DeviceKey, DeviceHealth] = NOBODY_ILL
+
+    def resources(self) -> Mapping[str, ResourceCounts]:
+        """Counts of each resource, by name; those that are ill count as unhealthy."""
+        counts = self.snapshot.resources()
+        if not self.ill:
+            return counts
+        found = dict(counts)
+        for resource, number in Counter([key.resource for key in self.ill]).items():
+            found[resource] = replace(found[resource], unhealthy=found[resource].unhealthy + number)
+        return found
 
     def is_of(
         self,
@@ -85,12 +106,13 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
 
     def made(self, device: Device) -> DeviceStatus:
         """The status of one device."""
-        key, healthy = device.key, device.allocatable if self.snapshot.complete else None
-        if device.claimed is not None:
-            healthy = False if device.claimed.taints else None
         holders = tuple([self._holder(device, holder) for holder in device.holders])
-        identity = identity_of(device, self.advertised.devices.get(key))
-        return DeviceStatus(device, healthy, holders, self._plugin(key), identity)
+        identity = identity_of(device, self.advertised.devices.get(device.key))
+        return DeviceStatus(device, self.health(device), holders, self._plugin(device.key), identity)
+
+    def health(self, device: Device) -> DeviceHealth:
+        """The health of one device."""
+        return HealthFacts(self.snapshot.complete, self.pods, self.advertised).of(device)
 
     def _holder(self, device: Device, holder: Holder) -> HolderStatus:
         pod, since = holder[:2], self.since.get(Holding(device.key, holder))
@@ -137,9 +159,12 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
         return {*gone, *[key for key, one in now.items() if before.get(key) is not one]}
 
     def _plugins(self, last: "DeviceStatuses") -> Collection[str]:
-        """Resources whose plugin differs, or answers no more or again."""
+        """Resources whose plugin differs, answers no more or again, or is no longer watched."""
         now, before = (
-            {name: (one.report.source, one.report.answers) for name, one in reports.resources.items()}
+            {
+                name: (one.resource.served, one.report.source, one.report.problem, one.report.answers)
+                for name, one in reports.resources.items()
+            }
             for reports in (self.advertised, last.advertised)
         )
         return {name for name, _ in now.items() ^ before.items()}
@@ -164,10 +189,23 @@ def device_statuses(
         found = list(last.devices)
         for index in changed:
             found[index] = _same_or(found[index], now.made(snapshot.devices[index]))
-        return replace(now, devices=tuple(found))
+        made = [found[index] for index in changed]
+        lasting = last.ill
+        if lasting:
+            keys = {one.device.key for one in made}
+            lasting = {key: health for key, health in lasting.items() if key not in keys}
+        return replace(now, devices=tuple(found), ill={**lasting, **_ill(made)} or NOBODY_ILL)
     known = {} if last is None else {status.device.key: status for status in last.devices}
     made = [_same_or(known.get(device.key), now.made(device)) for device in snapshot.devices]
-    return replace(now, devices=tuple(made))
+    return replace(now, devices=tuple(made), ill=_ill(made) or NOBODY_ILL)
+
+
+def _ill(statuses: Iterable[DeviceStatus]) -> dict[DeviceKey, DeviceHealth]:
+    return {
+        one.device.key: one.health
+        for one in statuses
+        if one.device.allocatable and one.health.kind == "unhealthy"
+    }
 
 
 def _same_or(was: DeviceStatus | None, status: DeviceStatus) -> DeviceStatus:

@@ -66,7 +66,8 @@ class Claimed(Struct, frozen=True):
     """What DRA says about a device: its names there, its ResourceSlice's facts, None while no slice has it,
     the names of its CDI devices, sorted, and through which claims containers have it, sorted.
 
-    `cdi` is what the CDI specifications of the names say that no other device bears.
+    `cdi` is what the CDI specifications of the names say that no other device bears. `shared_cdi` are the
+    names that several devices of one claim bear, with their number.
     """
 
     name: PublishedName
@@ -74,6 +75,7 @@ class Claimed(Struct, frozen=True):
     cdi_devices: tuple[str, ...] = ()
     cdi: CdiDevice | None = None
     through: tuple[ClaimHolding, ...] = ()
+    shared_cdi: tuple[tuple[str, int], ...] = ()
 
     @property
     def taints(self) -> tuple[Taint, ...]:
@@ -177,8 +179,9 @@ class Container(Struct, frozen=True):
 class ResourceCounts(Struct, frozen=True):
     """Counts of one resource's devices, without `alternatives`, which are counted apart.
 
-    `allocated` = held; `unhealthy` = known but not allocatable, held or not; `free` = allocatable without a
-    holder. `allocated`, `free` and `unavailable` exclude each other; their sum is `known`.
+    `allocated` = held; `unhealthy` = known but not allocatable, held or not, and those that a pod's status
+    calls unhealthy (DeviceStatuses.ill); `free` = allocatable without a holder. `allocated`, `free` and
+    `unavailable` exclude each other; their sum is `known`.
     """
 
     known: int
@@ -195,7 +198,7 @@ class ResourceCounts(Struct, frozen=True):
 
     @property
     def held_unhealthy(self) -> int:
-        """Held devices that are not allocatable."""
+        """Held devices that are unhealthy."""
         return self.unhealthy - self.unavailable
 
 

@@ -9,10 +9,19 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from exporter.mapping.device_health import NO_HEALTH, DeviceHealth
 from exporter.mapping.device_status import DeviceStatus, DeviceStatuses, device_statuses
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import NO_REPORTS, Anomaly, Device, PluginReports, PodKey, Snapshot
+from exporter.mapping.model import (
+    NO_REPORTS,
+    Anomaly,
+    Device,
+    PluginReports,
+    PodKey,
+    ResourceCounts,
+    Snapshot,
+)
 
 UNSETTLED: Final = "UNSETTLED"
 """Stands for a gRPC code: a List that a kubelet returned just after a restart is not believed."""
@@ -87,6 +96,14 @@ class State(Struct, frozen=True, eq=False):
         the state before while nothing of it changes.
         """
         return () if self.statuses is None else self.statuses.devices
+
+    def resources(self) -> Mapping[str, ResourceCounts]:
+        """Counts of each resource, by name."""
+        return self.snapshot.resources() if self.statuses is None else self.statuses.resources()
+
+    def health_of(self, device: Device) -> DeviceHealth:
+        """The health of one device of the snapshot."""
+        return NO_HEALTH if self.statuses is None else self.statuses.health(device)
 
     def status_of(self, device: Device) -> DeviceStatus:
         """All that is known of one device of the snapshot."""

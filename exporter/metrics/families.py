@@ -415,5 +415,5 @@ def _resources(state: State, plan: SeriesPlan) -> list[_Resource]:
     left_out = plan.by_resource()
     return [
         _Resource(name, counts, state.snapshot.knows_all(name), left_out.get(name, 0))
-        for name, counts in state.snapshot.resources().items()
+        for name, counts in state.resources().items()
     ]

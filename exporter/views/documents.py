@@ -10,6 +10,7 @@ from exporter.history.coverage import CoverageGap
 from exporter.history.query import HistoryResult, write_cursor
 from exporter.history.record import Bound, Certainty, HoldingRow
 from exporter.mapping.anomalies import order
+from exporter.mapping.device_health import DeviceHealth
 from exporter.mapping.device_ids import IdReader, IdReading
 from exporter.mapping.device_status import DeviceStatus, PluginStatus
 from exporter.mapping.holdings import HeldSince, Holding
@@ -27,7 +28,6 @@ from exporter.mapping.state import Freshness, Moment, State
 from exporter.views import schema
 from exporter.views.encoding import encode
 from exporter.views.explain import DeviceFacts, explain, sentences
-from exporter.views.health import DeviceHealth
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import WHOLE, HistoryRequest, ListQuery
 from exporter.views.verdict import device_verdict
@@ -75,7 +75,7 @@ def resources(moment: Moment, query: ListQuery = WHOLE) -> schema.ResourcesDocum
     state = moment.state
     complete, matcher = state.snapshot.complete, ItemMatcher.of(state, query.filters)
     found, following = query.paging.of(
-        list(state.snapshot.resources().items()), lambda one: one[:1], lambda one: matcher.resource(one[0])
+        list(state.resources().items()), lambda one: one[:1], lambda one: matcher.resource(one[0])
     )
     return schema.ResourcesDocument(
         **envelope(moment),
@@ -307,7 +307,7 @@ def claim_entry(claim: ClaimDevice, state: State) -> schema.ClaimEntry:
 
 def _counts(state: State) -> schema.Counts:
     snapshot = state.snapshot
-    by_resource = snapshot.resources().values()
+    by_resource = state.resources().values()
     return schema.Counts(
         resources=len(by_resource),
         devices=len(snapshot.devices),

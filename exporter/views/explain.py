@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from exporter.mapping.anomalies import listed, pods_of
+from exporter.mapping.device_health import NOT_OFFERED, DeviceHealth
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
 from exporter.mapping.holdings import Holding
 from exporter.mapping.model import (
@@ -24,7 +25,7 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.names import most_similar
 from exporter.mapping.state import Freshness, State
-from exporter.views.health import NOT_OFFERED, DeviceHealth, concerning, health, health_of_parts
+from exporter.views.health import concerning, health, health_of_parts
 from runtime.text import shortened, utc, visible
 
 NO_PLUGIN: Final = "No --plugin.url is set: health reasons and attributes of devices are unknown."

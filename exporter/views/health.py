@@ -1,62 +1,32 @@
-"""Health of a device, and of the physical device behind shares or slices. Pure."""
+"""Since when a device has its health, and the health of the physical device behind shares or slices. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.mapping.anomalies import listed
+from exporter.mapping.device_health import WORST_FIRST, DeviceHealth
 from exporter.mapping.model import Anomaly, Device
 from exporter.mapping.state import State
 from runtime.text import shortened, visible
 
-NOT_OFFERED: Final = "no longer offered"
-"""The words for a device that no answer names any more."""
-
-
-class DeviceHealth(Struct, frozen=True):
-    """A device's health: `kind` is healthy, unhealthy or unknown. `words` and `reason` say why ("" without a
-    reason), `since` is unix time, `source` names who reports it.
-    """
-
-    kind: str
-    words: str
-    reason: str = ""
-    since: float | None = None
-    source: str = ""
-
 
 def health(device: Device, state: State) -> DeviceHealth:
-    """The health of a device, by the kubelet and by its plugin."""
+    """The health of a device, and since when it lasts: by its plugin, else by its anomalies."""
+    found = state.health_of(device)
+    if found.since is not None:
+        return found
     reported = state.advertised.devices.get(device.key)
-    plugin = state.advertised.resources.get(device.key.resource)
-    since = None if reported is None else reported.since
-    if not state.snapshot.complete:
-        return DeviceHealth("unknown", "unknown", source="this kubelet does not report allocatable devices")
-    if device.no_longer_offered_since is not None:
-        since = device.no_longer_offered_since
-        return DeviceHealth("unhealthy", NOT_OFFERED, since=since, source="the kubelet no longer names it")
-    if device.allocatable:
-        return DeviceHealth("healthy", "healthy", since=since, source="the kubelet offers it")
-    source = "" if plugin is None else plugin.report.source
-    if plugin is not None and not plugin.report.answers:
-        report = plugin.report
-        words = "its plugin does not answer"
-        return DeviceHealth("unhealthy", words, report.problem, report.silent_since, f"plugin at {source}")
-    if reported is not None and not reported.healthy:
-        return DeviceHealth("unhealthy", "unhealthy", reported.reason, since, f"its plugin, at {source}")
-    why = "its plugin reports it healthy" if reported is not None else ""
-    if plugin is not None and not plugin.resource.served:
-        why = "the kubelet does not watch its plugin"
-    found = (a.since for a in concerning(state.anomalies, device) if a.since is not None)
-    return DeviceHealth(
-        "unhealthy", "not allocatable", why, min(found, default=None), "the kubelet does not offer it"
-    )
+    if found.healthy and reported is not None:
+        return replace(found, since=reported.since)
+    if found.kind == "unhealthy":
+        known = [one.since for one in concerning(state.anomalies, device) if one.since is not None]
+        return replace(found, since=min(known, default=None))
+    return found
 
 
 _LENGTH: Final = 8192
-_WORST_FIRST: Final = ("unhealthy", "unknown", "healthy")
 
 
 def health_of_parts(parts: Sequence[Device], state: State) -> DeviceHealth:
@@ -66,7 +36,7 @@ def health_of_parts(parts: Sequence[Device], state: State) -> DeviceHealth:
     Equal reasons are one; where parts differ, the words count the affected ones and the reason names them.
     """
     found = [(part, health(part, state)) for part in parts]
-    kind = min((one.kind for _, one in found), key=_WORST_FIRST.index)
+    kind = min((one.kind for _, one in found), key=WORST_FIRST.index)
     worst = [(part, one) for part, one in found if one.kind == kind]
     sources = listed(dict.fromkeys(one.source for _, one in worst))
     reasons: dict[str, list[str]] = {}

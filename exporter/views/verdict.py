@@ -9,10 +9,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from exporter.mapping.device_health import NOT_OFFERED
 from exporter.mapping.model import Anomaly, ClaimDevice, Container, Device
 from exporter.mapping.state import Freshness
 from exporter.views.explain import DeviceFacts
-from exporter.views.health import NOT_OFFERED
 from exporter.views.wording import counted, listed, size, text
 from runtime.text import shortened
 

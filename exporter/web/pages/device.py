@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.history.record import HoldingRow, bounded
+from exporter.mapping.device_health import DeviceHealth
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
 from exporter.mapping.model import ClaimDevice, Device, DeviceKey, Holder
 from exporter.mapping.names import most_similar
@@ -19,7 +20,6 @@ from exporter.views.explain import (
     explain,
     statements,
 )
-from exporter.views.health import DeviceHealth
 from exporter.views.query import TEXT_LIMIT, claim_link, device_link, history_link
 from exporter.views.verdict import Severity, Verdict, claim_verdict, device_verdict
 from exporter.views.wording import Text, counted, ranges, spelled, text

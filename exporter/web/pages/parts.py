@@ -8,11 +8,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from exporter.mapping.device_health import NOT_OFFERED
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Anomaly, Device, DeviceKey, Doubt, Holder, PodKey
 from exporter.mapping.state import Freshness, Moment
-from exporter.views.health import NOT_OFFERED
 from exporter.views.query import TEXT_LIMIT, Filters, address, device_link, pod_link
 from exporter.views.wording import AGEING, Text, lasting, listed, reason, spelled, text
 from exporter.web.pages.times import NOW, Stamp, optional, stamp

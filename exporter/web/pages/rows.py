@@ -6,10 +6,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from exporter.mapping.device_health import NOT_OFFERED
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.model import AdvertisedDevice, ClaimDevice, Device, Holder, PodKey
 from exporter.mapping.state import Moment, State
-from exporter.views.health import NOT_OFFERED, health
+from exporter.views.health import health
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import RowGroup, Sort, SortColumn, claim_link, device_link
 from exporter.views.wording import Text, spelled, text

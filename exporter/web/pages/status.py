@@ -7,9 +7,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from exporter.mapping.device_health import NOT_OFFERED
 from exporter.mapping.model import ClaimDevice, Container, Device, ResourceCounts, Snapshot
 from exporter.mapping.state import Freshness, Moment, State
-from exporter.views.health import NOT_OFFERED
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import (
     TEXT_LIMIT,
@@ -301,7 +301,7 @@ def resources(state: State, query: PageQuery) -> ResourceList:
     gone = {anomaly.resource for anomaly in state.anomalies if anomaly.kind == "plugin_gone"}
     rows = [
         _resource_row(name, counts, complete=complete, gone=name in gone, query=query)
-        for name, counts in state.snapshot.resources().items()
+        for name, counts in state.resources().items()
     ]
     if len(rows) <= _RESOURCES + 2:
         return ResourceList(tuple(rows))

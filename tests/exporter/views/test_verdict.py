@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from exporter.mapping.device_health import DeviceHealth
 from exporter.mapping.device_ids import read_id
 from exporter.mapping.model import (
     NO_REPORTS,
@@ -22,7 +23,7 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.state import Freshness, State
 from exporter.views.explain import explain, sentences
-from exporter.views.health import DeviceHealth, health_of_parts
+from exporter.views.health import health_of_parts
 from exporter.views.verdict import Severity, Verdict, claim_verdict, device_verdict, pod_verdict, worst
 from harness import scene
 from harness.scene import GPU, device
