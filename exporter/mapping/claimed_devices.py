@@ -210,8 +210,8 @@ class ClaimHoldings:
         self._cdi: dict[DeviceKey, set[str]] = {}
         self._bearers: dict[str, set[DeviceKey]] = {}
         """The devices that bear each CDI name: those of one request may have one name."""
-        self._of_claim: dict[tuple[str, str, str], set[DeviceKey]] = {}
-        """The devices of a claim, by namespace and name, that bear a CDI name."""
+        self._of_claim: dict[tuple[PodKey, str, str], set[DeviceKey]] = {}
+        """The devices of a pod's claim that bear a CDI name. Pods use claims of their own namespace."""
 
     def add(self, holder: Holder, listed: Iterable[api_pb2.DynamicResource]) -> bool:
         """Add one container's claims. Whether they have any device."""
@@ -227,7 +227,7 @@ class ClaimHoldings:
                 for cdi in one.cdi_devices:
                     self._cdi.setdefault(key, set()).add(cdi.name)
                     self._bearers.setdefault(cdi.name, set()).add(key)
-                    named = resource.claim_namespace, resource.claim_name, cdi.name
+                    named = holder[:2], resource.claim_name, cdi.name
                     self._of_claim.setdefault(named, set()).add(key)
                 found = True
         return found
@@ -269,7 +269,7 @@ class ClaimHoldings:
         )
 
     def _shared_cdi(self, key: DeviceKey, cdi: Iterable[str]) -> tuple[tuple[str, int], ...]:
-        claims = {one[1:3] for one in self._through.get(key, ())}
+        claims = {(one.holder[:2], one.claim) for one in self._through.get(key, ())}
         found = [(name, max([len(self._of_claim.get((*one, name), ())) for one in claims])) for name in cdi]
         return tuple([(name, number) for name, number in found if number > 1])
 

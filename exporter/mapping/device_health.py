@@ -47,7 +47,8 @@ TAINTED: Final = "tainted"
 """The words for a claimed device with a taint that keeps pods away."""
 WORST_FIRST: Final = ("unhealthy", "unknown", "healthy")
 """The kinds of health, the worst first."""
-_STATUS: Final = "reported by the kubelet in the pod's status"
+BY_STATUS: Final = "reported by the kubelet in the pod's status"
+"""The source of what allocatedResourcesStatus says."""
 
 
 class DeviceHealth(Struct, frozen=True):
@@ -75,7 +76,7 @@ _INCOMPLETE: Final = DeviceHealth(
 _SILENCE: Final = DeviceHealth("unknown", NOT_REPORTED, source="no pod's status reports it, and no taint")
 NO_HEALTH: Final = DeviceHealth("unknown", UNKNOWN)
 """Of a device of which nothing is known."""
-_HEALTHY: Final = DeviceHealth("healthy", "healthy", source=_STATUS)
+_HEALTHY: Final = DeviceHealth("healthy", "healthy", source=BY_STATUS)
 
 
 class HealthFacts(NamedTuple):
@@ -105,18 +106,15 @@ class HealthFacts(NamedTuple):
         self, device: Device, reported: AdvertisedDevice | None, plugin: ResourceReport | None
     ) -> DeviceHealth:
         if device.no_longer_offered_since is not None:
-            since = device.no_longer_offered_since
-            return DeviceHealth(
-                "unhealthy", NOT_OFFERED, since=since, source="the kubelet no longer names it"
-            )
+            since, source = device.no_longer_offered_since, "the kubelet no longer names it"
+            return DeviceHealth("unhealthy", NOT_OFFERED, since=since, source=source)
         if plugin is not None and not plugin.report.answers:
             report, words = plugin.report, "its plugin does not answer"
             source = f"plugin at {report.source}"
             return DeviceHealth("unhealthy", words, report.problem, report.silent_since, source)
-        since = None if reported is None else reported.since
         if plugin is not None and reported is not None and not reported.healthy:
             source = f"its plugin, at {plugin.report.source}"
-            return DeviceHealth("unhealthy", "unhealthy", reported.reason, since, source)
+            return DeviceHealth("unhealthy", "unhealthy", reported.reason, reported.since, source)
         why, source = "", "the kubelet does not offer it"
         if plugin is not None and not plugin.resource.served:
             why = "the kubelet does not watch its plugin"
@@ -190,11 +188,11 @@ def _said(entry: ResourceHealth, devices: int = 1) -> DeviceHealth:
     message = entry.message
     if devices > 1:
         why = f"one of {devices} devices is {entry.health}: the driver gives them one CDI name"
-        return DeviceHealth("unknown", UNKNOWN, f"{why}; {message}" if message else why, source=_STATUS)
+        return DeviceHealth("unknown", UNKNOWN, f"{why}; {message}" if message else why, source=BY_STATUS)
     if entry.health == "Healthy":
         return _HEALTHY
     kind, words = ("unhealthy", "unhealthy") if entry.health == "Unhealthy" else ("unknown", UNKNOWN)
-    return DeviceHealth(kind, words, message, source=_STATUS)
+    return DeviceHealth(kind, words, message, source=BY_STATUS)
 
 
 def _worst(found: Iterator[DeviceHealth]) -> DeviceHealth | None:

@@ -150,8 +150,8 @@ class ChosenDevice(NamedTuple):
 
 
 class PodDevices(Struct, frozen=True):
-    """What a pod's object says about its devices. `unreadable` names an annotation of another scheduler that
-    cannot be read: which device the pod uses is not provable then.
+    """What a pod's object says about its devices. `health` is sorted. `unreadable` names an annotation of
+    another scheduler that cannot be read: which device the pod uses is not provable then.
     """
 
     claims: tuple[PodClaim, ...] = ()

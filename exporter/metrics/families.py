@@ -117,9 +117,9 @@ _OF_DEVICES: Final = (
     (
         Described(
             "device_healthy",
-            "Whether the kubelet counts the device as allocatable: 1, or 0 when it is held, known from its "
-            "plugin, or no longer offered, but not allocatable. A claimed device has no series while nothing "
-            "reports its health. [STABLE]",
+            "Whether the device is healthy: 1, or 0 when the kubelet or a driver does not offer it, its "
+            "pod's status calls it unhealthy, or a taint keeps pods away. No series while nothing reports "
+            "its health. [STABLE]",
             ("resource", "device"),
         ),
         _healthy,
@@ -195,7 +195,8 @@ _OF_RESOURCES: Final = (
     (
         Described(
             "resource_unhealthy_devices",
-            "Devices of the resource that are known but not allocatable. [ALPHA]",
+            "Devices of the resource that are unhealthy: not allocatable, or so by the status of their pod. "
+            "[ALPHA]",
             ("resource",),
         ),
         _counting(lambda counts: counts.unhealthy, of_health=True),

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from exporter.mapping.anomalies import listed, pods_of
-from exporter.mapping.device_health import NOT_OFFERED, DeviceHealth
+from exporter.mapping.device_health import BY_STATUS, NOT_OFFERED, DeviceHealth
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
 from exporter.mapping.holdings import Holding
 from exporter.mapping.model import (
@@ -387,8 +387,9 @@ def _allocatable(facts: DeviceFacts) -> Iterator[str]:
     if health is None:
         return
     not_so = "It is not allocatable"
-    if facts.subject is Subject.PARENT:
-        yield _of_parts(health)
+    claimed = facts.device is not None and facts.device.claimed is not None
+    if facts.subject is Subject.PARENT or claimed or health.source == BY_STATUS:
+        yield _health(health)
     elif health.kind == "unknown":
         yield "This kubelet does not report whether it is allocatable."
     elif health.kind == "healthy":
@@ -408,7 +409,7 @@ def _allocatable(facts: DeviceFacts) -> Iterator[str]:
         yield f"{not_so}: its plugin reports it unhealthy, or is gone."
 
 
-def _of_parts(health: DeviceHealth) -> str:
+def _health(health: DeviceHealth) -> str:
     """`Health: 1 of 2 parts unhealthy since …: GPU-7::0: XID 79 (its plugin, at …).`"""
     since = "" if health.since is None else f" since {utc(health.since)}"
     reason = f": {health.reason}" if health.reason else ""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
+from exporter.mapping.dra import PodDevices, ResourceHealth
 from exporter.mapping.holdings import Holding, HoldingTracker, OpenHolding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
@@ -34,6 +35,7 @@ _STEP = st.fixed_dictionaries(
     {
         "held": _HELD,
         "phases": st.dictionaries(st.sampled_from(PODS), st.sampled_from(("Running", "Failed"))),
+        "ill": st.sets(st.tuples(st.sampled_from(PODS), st.sampled_from(KEYS))),
         "doubted": st.sets(st.sampled_from(PODS)),
         "reasons": st.dictionaries(st.sampled_from(KEYS), st.sampled_from(("", "hot"))),
         "answers": st.booleans(),
@@ -65,6 +67,12 @@ def _snapshot(step: dict[str, object], last: Snapshot | None) -> Snapshot:
     return Snapshot(tuple(devices), complete=complete, unconfirmed=MappingProxyType(doubts))
 
 
+def _pod(pod: str, phase: str, step: dict[str, object]) -> PodIdentity:
+    ill: set[tuple[str, DeviceKey]] = step["ill"]  # type: ignore[assignment]
+    entries = [ResourceHealth("c", *key, "Unhealthy") for name, key in sorted(ill) if name == pod]
+    return PodIdentity("n", pod, f"uid-{pod}", phase, devices=PodDevices(health=tuple(entries)))
+
+
 def _reports(step: dict[str, object]) -> PluginReports:
     reasons: dict[DeviceKey, str] = step["reasons"]  # type: ignore[assignment]
     devices = {
@@ -88,12 +96,15 @@ def test_statuses_from_those_before_equal_statuses_made_anew(steps: list[dict[st
             holdings.restore(_Recorded())
         holdings.advance(snapshot, 10.0 + number)
         phases: dict[str, str] = step["phases"]  # type: ignore[assignment]
-        pods = {("n", pod): PodIdentity("n", pod, f"uid-{pod}", phase) for pod, phase in phases.items()}
+        pods = {("n", pod): _pod(pod, phase, step) for pod, phase in phases.items()}
         if last is not None:  # the refresh loop keeps equal identities
             pods = {key: one if last.pods.get(key) != one else last.pods[key] for key, one in pods.items()}
         parts = (snapshot, holdings.since, pods, _reports(step))
         now = device_statuses(*parts, last, restored=restored)
-        assert now.devices == device_statuses(*parts).devices
+        whole = device_statuses(*parts)
+        assert now.devices == whole.devices
+        assert now.ill == whole.ill
+        assert now.resources() == whole.resources()
         if last is not None:
             before = {status.device.key: status for status in last.devices}
             for status in now.devices:
