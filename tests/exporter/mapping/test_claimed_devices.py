@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, claim_facts
+from exporter.mapping.device_identity import identity_of
 from exporter.mapping.dra import (
     NO_DRA,
     AllocatedDevice,
@@ -46,8 +47,8 @@ def _claiming(pod: str, claim: str, *devices: str, share: str = "", cdi: str = "
         listed = resource.claim_resources.add(
             driver_name=DRIVER, pool_name=NODE, device_name=device, share_id=share
         )
-        if cdi:
-            listed.cdi_devices.add(name=cdi)
+        for name in cdi.split(",") if cdi else ():
+            listed.cdi_devices.add(name=name)
     return found
 
 
@@ -175,6 +176,19 @@ def test_partitions_are_never_summed() -> None:
     assert half.resources() == {DRIVER: ResourceCounts(2, 2, 1, 0, 1, alternatives=1)}
     whole = _built(view, _claiming("p", "mine", "gpu-0"))
     assert whole.resources() == {DRIVER: ResourceCounts(1, 1, 1, 0, 0, alternatives=2)}
+
+
+def test_all_cdi_names_of_one_device_say_what_it_is() -> None:
+    cdi = {
+        "example.com/gpu=common": CdiDevice(pci_addresses=("0000:01:00.0",)),
+        "example.com/gpu=x": CdiDevice(uuids=("GPU-1",)),
+        "example.com/claim=1-x": CdiDevice(pci_addresses=("0000:3b:00.0",)),
+    }
+    one = _claiming("p", "mine", "x", cdi="example.com/gpu=common,example.com/gpu=x,example.com/claim=1-x")
+    other = _claiming("q", "yours", "y", cdi="example.com/gpu=common")
+    x, y = _built(_view(cdi=cdi), one, other).devices
+    assert identity_of(x, None) == ("GPU-1", "0000:3b:00.0", "", DRIVER)
+    assert identity_of(y, None) == ("", "", "", DRIVER)
 
 
 def test_cdi_name_of_several_devices_says_nothing_of_one() -> None:
