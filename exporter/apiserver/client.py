@@ -37,6 +37,9 @@ PAGE: Final = 500
 NOT_SERVED: Final = "NOT_SERVED"
 """ApiServerError.code: the API server does not serve this version of the kind."""
 
+_LASTING: Final = frozenset({"401", "403", NOT_SERVED})
+_FIRST_RETRY: Final = 0.1
+_LAST_RETRY: Final = 30.0
 _MESSAGE_LIMIT: Final = 400
 _LONGEST_WAIT: Final = 120.0
 _CONNECT: Final = 10.0
@@ -59,6 +62,17 @@ class ApiServerError(Exception):
         self.code = code
         self.message = message
         self.wait = wait
+
+
+def pause_after(error: ApiServerError, failures: int, *, seldom: float) -> float:
+    """Seconds to the next attempt after so many `failures` in a row, with jitter: more and more of them, and
+    about `seldom` where only a change of the cluster helps. Never less than the API server asks for.
+    """
+    if error.code in _LASTING:
+        ceiling = seldom * 1.5
+    else:
+        ceiling = min(_LAST_RETRY, _FIRST_RETRY * 2.0 ** min(failures - 1, 10))
+    return error.wait + ceiling * random.uniform(2 / 3, 1.0)  # noqa: S311 -- jitter
 
 
 class _Expired(Exception):  # noqa: N818 -- handled, not a failure

@@ -69,6 +69,8 @@ class PublishedDevices:
         self._pool_of: dict[str, PoolName] = {}
         self._devices = 0
         self._left_out: set[str] = set()
+        self.revision = 0
+        """Rises when `published` or `counters` change."""
         self._published: Mapping[PublishedName, PublishedDevice] | None = None
         self._counters: Mapping[CounterName, float] = {}
 
@@ -135,7 +137,7 @@ class PublishedDevices:
         times = {of: pool.gone + RETURN_WITHIN for of, pool in self._pools.items() if pool.gone is not None}
         for of in [of for of, at in times.items() if at <= now]:
             del self._pools[of], times[of]
-            self._published = None
+            self._change()
         return min(times.values(), default=None)
 
     def _take(self, name: str) -> PoolName | None:
@@ -208,9 +210,13 @@ class PublishedDevices:
         pool.generation = generation
         if devices != pool.devices or counters != pool.counters:
             pool.devices, pool.counters = devices, counters
-            self._published = None
+            self._change()
+
+    def _change(self) -> None:
+        self.revision += 1
+        self._published = None
 
 
 def _kept(before: PublishedDevice | None, device: PublishedDevice) -> PublishedDevice:
     """The object that was published before, if it is the same device."""
-    return before if before == device else device
+    return before if before is not None and before == device else device
