@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from exporter.mapping.chosen_devices import KUBELETS, NO_CHOICES, Choice, Choices, choices
 from exporter.mapping.device_health import NO_HEALTH, DeviceHealth, HealthFacts
 from exporter.mapping.device_identity import DeviceIdentity, identity_of
 from exporter.mapping.holdings import HeldSince, Holding
@@ -35,7 +36,8 @@ _Pods = Mapping[PodKey, PodIdentity]
 
 class HolderStatus(NamedTuple):
     """A holder of a device: since when, the pod's identity if its uid is proven, the doubt about the holding
-    after a kubelet restart, and what the container asked by (Device.requested_as).
+    after a kubelet restart, what the container asked by (Device.requested_as), and the physical device where
+    another scheduler chose it.
     """
 
     holder: Holder
@@ -43,6 +45,7 @@ class HolderStatus(NamedTuple):
     identity: PodIdentity | None = None
     doubt: Doubt | None = None
     requested_as: str = ""
+    choice: Choice = KUBELETS
 
 
 class PluginStatus(NamedTuple):
@@ -74,6 +77,7 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
     """The statuses of a snapshot's devices, in its order, and what they were made of.
 
     `ill` is the health of unhealthy devices that count as allocatable: a holder's pod status says so.
+    `choices` are the physical devices that other schedulers chose for holders.
     """
 
     snapshot: Snapshot
@@ -82,6 +86,7 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
     advertised: PluginReports
     devices: tuple[DeviceStatus, ...] = ()
     ill: Mapping[DeviceKey, DeviceHealth] = NOBODY_ILL
+    choices: Choices = NO_CHOICES
 
     def resources(self) -> Mapping[str, ResourceCounts]:
         """Counts of each resource, by name; those that are ill count as unhealthy."""
@@ -116,8 +121,10 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
 
     def _holder(self, device: Device, holder: Holder) -> HolderStatus:
         pod, since = holder[:2], self.since.get(Holding(device.key, holder))
-        doubt = self.snapshot.unconfirmed.get(pod)
-        return HolderStatus(holder, since, self.pods.get(pod), doubt, device.requested_as(holder))
+        doubt, choice = self.snapshot.unconfirmed.get(pod), KUBELETS
+        if self.choices:
+            choice = self.choices.get(device.key, {}).get(holder, KUBELETS)
+        return HolderStatus(holder, since, self.pods.get(pod), doubt, device.requested_as(holder), choice)
 
     def _plugin(self, key: DeviceKey) -> PluginStatus | None:
         device, found = self.advertised.devices.get(key), self.advertised.resources.get(key.resource)
@@ -132,6 +139,7 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
             return None
         pods, keys, resources = self._changed_pods(last), self._changed_reports(last), self._plugins(last)
         found = set(devices)
+        keys = {*keys, *self._changed_choices(last)}
         numbered = enumerate(self.snapshot.devices) if pods or keys or resources else ()
         for index, device in numbered:
             if (
@@ -149,6 +157,11 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
             pods = {key for key, one in self.pods.items() if last.pods.get(key, one) is not one}
         now, before = self.snapshot.unconfirmed, last.snapshot.unconfirmed
         return pods if now == before else pods | now.keys() | before.keys()
+
+    def _changed_choices(self, last: "DeviceStatuses") -> Collection[DeviceKey]:
+        """Devices of which another physical device is chosen for a holder."""
+        now, before = self.choices, last.choices
+        return [key for key in {**now, **before} if now.get(key) != before.get(key)]
 
     def _changed_reports(self, last: "DeviceStatuses") -> Collection[DeviceKey]:
         """Devices whose report differs."""
@@ -183,7 +196,7 @@ def device_statuses(
 
     `restored`: starts of devices that did not change may differ, because history brought them.
     """
-    now = DeviceStatuses(snapshot, since, pods, advertised)
+    now = DeviceStatuses(snapshot, since, pods, advertised, choices=choices(snapshot, pods))
     changed = None if last is None or restored else now.changed_since(last)
     if last is not None and changed is not None:
         found = list(last.devices)

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from exporter.mapping.chosen_devices import NO_CHOICES, Choices
 from exporter.mapping.device_health import NO_HEALTH, DeviceHealth
 from exporter.mapping.device_status import DeviceStatus, DeviceStatuses, device_statuses
 from exporter.mapping.holdings import HeldSince, Holding
@@ -104,6 +105,11 @@ class State(Struct, frozen=True, eq=False):
     def health_of(self, device: Device) -> DeviceHealth:
         """The health of one device of the snapshot."""
         return NO_HEALTH if self.statuses is None else self.statuses.health(device)
+
+    @property
+    def choices(self) -> Choices:
+        """The physical devices that other schedulers chose for holders."""
+        return NO_CHOICES if self.statuses is None else self.statuses.choices
 
     def status_of(self, device: Device) -> DeviceStatus:
         """All that is known of one device of the snapshot."""

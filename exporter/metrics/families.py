@@ -64,7 +64,7 @@ def _identity(family: Family, status: DeviceStatus) -> None:
 def _owners(family: Family, status: DeviceStatus) -> None:
     device = status.device
     for one in status.holders:
-        family.add((*device.key, device.parent, *one.holder, one.requested_as), 1)
+        family.add((*device.key, one.choice.parent(device), *one.holder, one.requested_as), 1)
 
 
 def _healthy(family: Family, status: DeviceStatus) -> None:
@@ -76,6 +76,12 @@ def _held_since(family: Family, status: DeviceStatus) -> None:
     for one in status.holders:
         if one.since is not None:
             family.add((*status.device.key, *_names(one.holder)), one.since.at)
+
+
+def _unprovable(family: Family, status: DeviceStatus) -> None:
+    for one in status.holders:
+        if one.choice.doubt:
+            family.add((*status.device.key, *_names(one.holder)), 1)
 
 
 def _unconfirmed(family: Family, status: DeviceStatus) -> None:
@@ -109,7 +115,8 @@ _OF_DEVICES: Final = (
             "device_owner_info",
             "A container that holds a device (1); a shared device has several, a free one none. requested_as "
             "is what the container asked by: the resource, or the extended resource or DeviceClass that a "
-            "claim serves; empty if unknown. [STABLE]",
+            "claim serves; empty if unknown. parent is the one that another scheduler chose for the pod, if "
+            "any. [STABLE]",
             ("resource", "device", "parent", *_HOLDER, "pod_uid", "requested_as"),
         ),
         _owners,
@@ -137,6 +144,12 @@ OWNER_UNCONFIRMED: Final = Described(
     "device_owner_unconfirmed",
     "A container that held the device before the kubelet restarted (1 until the kubelet lists its pod "
     "or another holder). [ALPHA]",
+    ("resource", "device", *_HOLDER),
+)
+OWNER_UNPROVABLE: Final = Described(
+    "device_owner_unprovable",
+    "A container that holds the device, while another scheduler (HAMi, Volcano) chose its physical device, "
+    "which cannot be matched (1). [ALPHA]",
     ("resource", "device", *_HOLDER),
 )
 
@@ -359,6 +372,7 @@ class MappingFamilies:
     def __init__(self, node: str) -> None:
         self._devices = [family.of(node, add) for family, add in _OF_DEVICES]
         self._unconfirmed = OWNER_UNCONFIRMED.of(node, _unconfirmed)
+        self._unprovable = OWNER_UNPROVABLE.of(node, _unprovable)
         self._resources = [family.of(node, add) for family, add in _OF_RESOURCES]
         self._container_devices = CONTAINER_DEVICES.of(node, _container_devices)
         self._claims = CLAIM_DEVICE.of(node, _claim_device)
@@ -382,6 +396,7 @@ class MappingFamilies:
             found += self._container_devices.blocks(containers)
         found += self._claims.blocks(devices if _any_claimed(snapshot) else ())
         found += self._unconfirmed.blocks(devices if snapshot.unconfirmed else ())
+        found += self._unprovable.blocks(devices if state.choices else ())
         if with_holders:
             for of_containers in self._containers:
                 found += of_containers.blocks(containers)

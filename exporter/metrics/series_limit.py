@@ -85,6 +85,9 @@ def count_series(state: State) -> dict[SeriesPart, int]:
         counted[part] = of_each + 2 * held + sum(map(len, through))
     for device, _ in snapshot.unconfirmed_owners():
         counted[SeriesPart(SeriesGroup.DEVICES, device.key.resource)] += 1
+    for key, by_holder in state.choices.items():
+        unprovable = sum([bool(one.doubt) for one in by_holder.values()])
+        counted[SeriesPart(SeriesGroup.DEVICES, key.resource)] += unprovable
     for anomaly in state.anomalies:
         counted[anomaly_part(anomaly)] += 1
     counted[SeriesPart(SeriesGroup.HOLDERS)] += sum(

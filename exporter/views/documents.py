@@ -223,8 +223,10 @@ def device_entry(status: DeviceStatus) -> schema.DeviceEntry:
                     *_since(since),
                     _workload(identity),
                     doubt is None,
+                    choice.device or None,
+                    not choice.doubt,
                 )
-                for holder, since, identity, doubt, _ in status.holders
+                for holder, since, identity, doubt, _, choice in status.holders
             ]
         ),
         plugin=_plugin(status.plugin),
@@ -238,10 +240,11 @@ def pod_entry(status: PodStatus) -> schema.PodEntry:
     held: dict[Holder, list[schema.HeldDeviceEntry]] = {}
     for one in status.devices:
         device = one.device
-        known = (device.key.resource, device.key.device, device.parent or None, one.healthy)
-        for holder, since, *_ in one.holders:
+        for holder, since, *_, choice in one.holders:
             if holder[:2] == status.key:
-                held.setdefault(holder, []).append(schema.HeldDeviceEntry(*known, *_since(since)))
+                known = (device.key.resource, device.key.device, choice.parent(device) or None, one.healthy)
+                one_held = schema.HeldDeviceEntry(*known, *_since(since), provable=not choice.doubt)
+                held.setdefault(holder, []).append(one_held)
     claimed: dict[Holder, list[schema.HeldClaimEntry]] = {}
     for claim, through, since in status.claims:
         key = claim.key

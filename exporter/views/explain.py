@@ -352,10 +352,21 @@ def _holders(facts: DeviceFacts, state: State) -> Iterator[str]:
         when = _since(Holding(device.key, holder), state)
         by = _unconfirmed(holder, state) or ", as the kubelet lists"
         yield f"{_name(holder)} holds it{when}{by}."
+        yield from _chosen(device, holder, state)
     if len(device.holders) > _HOLDERS:
         yield f"{len(device.holders) - _HOLDERS} more hold it."
     if facts.why_nobody:
         yield f"{facts.why_nobody[0].upper()}{facts.why_nobody[1:]}."
+
+
+def _chosen(device: Device, holder: Holder, state: State) -> Iterator[str]:
+    choice = state.choices.get(device.key, {}).get(holder)
+    if choice is None:
+        return
+    if choice.doubt:
+        yield f"Which physical device {holder.namespace}/{holder.pod} uses is not provable: {choice.doubt}."
+    else:
+        yield f"{choice.scheduler} chose {_cut(choice.device)} for it, whatever the id says (pod annotation)."
 
 
 def _unconfirmed(holder: Holder, state: State) -> str:

@@ -93,7 +93,8 @@ class WorkloadEntry(Struct, frozen=True, gc=False):
 class HolderEntry(Struct, frozen=True, gc=False):
     """A container that holds a device. `since_exact` is false where the container already held the device
     when the exporter first saw it. `workload` is null where the pod's owner is unknown. `confirmed` is false
-    where the kubelet has restarted and not listed the pod since.
+    where the kubelet has restarted and not listed the pod since. `chosen` is the physical device that another
+    scheduler (HAMi, Volcano) chose for the pod; `provable` is false where that one cannot be told.
     """
 
     namespace: str
@@ -104,6 +105,8 @@ class HolderEntry(Struct, frozen=True, gc=False):
     since_exact: bool
     workload: WorkloadEntry | None = None
     confirmed: bool = True
+    chosen: str | None = None
+    provable: bool = True
 
 
 class PluginEntry(Struct, frozen=True, gc=False):
@@ -157,7 +160,9 @@ class DevicesDocument(ListEnvelope, frozen=True, kw_only=True):
 
 
 class HeldDeviceEntry(Struct, frozen=True, gc=False):
-    """A device that a container holds."""
+    """A device that a container holds. `parent` is the one that another scheduler chose for the pod, if any;
+    `provable` is false where that one cannot be told.
+    """
 
     resource: str
     device: str
@@ -165,6 +170,7 @@ class HeldDeviceEntry(Struct, frozen=True, gc=False):
     healthy: bool | None
     since: Time | None
     since_exact: bool
+    provable: bool = True
 
 
 class HeldClaimEntry(Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.history.archive import HistoryStatus
+from exporter.mapping.dra import PodDevices
 from exporter.mapping.holdings import HoldingChanges, Release, diff
 from exporter.mapping.identity import PodIdentity, PodView, Workload
 from exporter.mapping.model import Doubt, PluginReport, Snapshot, merge_reports
@@ -102,10 +103,13 @@ def exporter_text() -> str:
     identity = PodIdentity(
         "ml", "llama-0", "uid-1", labels=(("team", "a"),), workload=Workload("StatefulSet", "llama")
     )
+    unreadable = PodIdentity(
+        "batch", "render-1", "uid-2", devices=PodDevices(unreadable="volcano.sh/gpu-index")
+    )
     state = scene.state(
         snapshot,
         at=1.0,
-        pods={identity.key: identity},
+        pods={identity.key: identity, unreadable.key: unreadable},
         advertised=merge_reports([PluginReport("http://127.0.0.1:10191", received_at=1.0)]),
     )
     states = StateStore()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
-from exporter.mapping.dra import PodDevices, ResourceHealth
+from exporter.mapping.dra import ChosenDevice, PodDevices, ResourceHealth
 from exporter.mapping.holdings import Holding, HoldingTracker, OpenHolding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
@@ -36,6 +36,7 @@ _STEP = st.fixed_dictionaries(
         "held": _HELD,
         "phases": st.dictionaries(st.sampled_from(PODS), st.sampled_from(("Running", "Failed"))),
         "ill": st.sets(st.tuples(st.sampled_from(PODS), st.sampled_from(KEYS))),
+        "chosen": st.dictionaries(st.sampled_from(PODS), st.sampled_from(("0", "2", "9", ""))),
         "doubted": st.sets(st.sampled_from(PODS)),
         "reasons": st.dictionaries(st.sampled_from(KEYS), st.sampled_from(("", "hot"))),
         "answers": st.booleans(),
@@ -70,7 +71,15 @@ def _snapshot(step: dict[str, object], last: Snapshot | None) -> Snapshot:
 def _pod(pod: str, phase: str, step: dict[str, object]) -> PodIdentity:
     ill: set[tuple[str, DeviceKey]] = step["ill"]  # type: ignore[assignment]
     entries = [ResourceHealth("c", *key, "Unhealthy") for name, key in sorted(ill) if name == pod]
-    return PodIdentity("n", pod, f"uid-{pod}", phase, devices=PodDevices(health=tuple(entries)))
+    chosen: dict[str, str] = step["chosen"]  # type: ignore[assignment]
+    # What an annotation says: "" is unreadable.
+    device = chosen.get(pod)
+    devices = PodDevices(
+        health=tuple(entries),
+        chosen=(ChosenDevice("HAMi", "c", device),) if device else (),
+        unreadable="annotation" if device == "" else "",
+    )
+    return PodIdentity("n", pod, f"uid-{pod}", phase, devices=devices)
 
 
 def _reports(step: dict[str, object]) -> PluginReports:

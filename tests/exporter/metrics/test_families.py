@@ -10,6 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.history.archive import HistoryStatus
+from exporter.mapping.dra import ChosenDevice, PodDevices
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import Container, Doubt, Holder, Snapshot
 from exporter.mapping.state import State
@@ -88,6 +89,29 @@ def test_holder_has_a_series_while_it_is_unconfirmed() -> None:
         {"node": "node", "resource": scene.GPU, "device": "a", **holder}
     ]
     assert _samples(State(snapshot=snapshot), "device_owner_unconfirmed") == []
+
+
+def test_holder_has_the_physical_device_that_another_scheduler_chose_or_is_not_provable() -> None:
+    one, two = Holder("n", "p", "c", "uid-1"), Holder("n", "q", "c", "uid-2")
+    snapshot = scene.snapshot(
+        scene.device("GPU-a-0", one), scene.device("GPU-a-1", two), scene.device("GPU-b::0", parent="GPU-b")
+    )
+    chosen = PodDevices(chosen=(ChosenDevice("HAMi", "c", "GPU-b"),))
+    unreadable = PodDevices(unreadable="hami.io/vgpu-devices-allocated")
+    pods = {
+        ("n", "p"): PodIdentity("n", "p", "uid-1", devices=chosen),
+        ("n", "q"): PodIdentity("n", "q", "uid-2", devices=unreadable),
+    }
+    state = State(snapshot=snapshot, pods=pods)
+    owners = _samples(state, "device_owner_info")
+    assert [(one["device"], one["parent"], one["pod"]) for one in owners] == [
+        ("GPU-a-0", "GPU-b", "p"),
+        ("GPU-a-1", "", "q"),
+    ]
+    holder = {"namespace": "n", "pod": "q", "container": "c"}
+    assert _samples(state, "device_owner_unprovable") == [
+        {"node": "node", "resource": scene.GPU, "device": "GPU-a-1", **holder}
+    ]
 
 
 PODS = tuple(f"pod-{number}" for number in range(200))

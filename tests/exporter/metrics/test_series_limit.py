@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
+from exporter.mapping.dra import PodDevices
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Anomaly, Doubt, Holder
 from exporter.mapping.snapshot import build
@@ -70,7 +71,11 @@ def test_count_equals_the_rendered_series_which_name_all_holders_and_no_other(
     state = _state(*answers)
     if unconfirmed:
         missing = {one.holder[:2]: DOUBT for one in state.snapshot.containers[::2]}
-        state = replace(state, snapshot=replace(state.snapshot, unconfirmed=missing))
+        unprovable = {
+            key: PodIdentity(*key, "uid", devices=PodDevices(unreadable="hami.io/x-devices-allocated"))
+            for key in {one.holder[:2] for one in state.snapshot.containers}
+        }
+        state = replace(state, snapshot=replace(state.snapshot, unconfirmed=missing), pods=unprovable)
     counted = sum(count_series(state).values())
     dropped, samples = _scraped(state, max(counted, 1))
     assert (dropped, len(samples)) == (0, counted)

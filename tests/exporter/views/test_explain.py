@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from exporter.mapping.anomalies import find, no_longer_offered
 from exporter.mapping.device_ids import BUILT_IN_RULES, DeviceKind, IdReader, read_id, rule
+from exporter.mapping.dra import ChosenDevice, PodDevices
 from exporter.mapping.holdings import HeldSince
+from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
     NO_REPORTS,
     AdvertisedDevice,
@@ -256,6 +258,21 @@ def test_unconfirmed_holder_is_named_with_the_reason_and_the_end_of_the_doubt() 
         "holder, at the latest until 1970-01-01 00:16:40 UTC."
     ) in _words("GPU-0", state=state)
     assert "not confirmed" not in _words("GPU-2", state=state)
+
+
+def test_physical_device_that_another_scheduler_chose_is_named_or_said_to_be_unprovable() -> None:
+    holder = SNAPSHOT.devices[0].holders[0]
+    pod = PodIdentity(
+        holder.namespace, holder.pod, "uid", devices=PodDevices(unreadable="volcano.sh/gpu-index")
+    )
+    state = replace(STATE, pods={pod.key: pod})
+    assert (
+        f"Which physical device {holder.namespace}/{holder.pod} uses is not provable: the pod's annotation "
+        "volcano.sh/gpu-index cannot be read."
+    ) in _words(SNAPSHOT.devices[0].key.device, state=state)
+    chosen = replace(pod, devices=PodDevices(chosen=(ChosenDevice("HAMi", holder.container, "GPU-1"),)))
+    state = replace(STATE, pods={pod.key: chosen})
+    assert "HAMi chose GPU-1 for it, whatever the id says (pod annotation)." in _words("GPU-0", state=state)
 
 
 @pytest.mark.parametrize(

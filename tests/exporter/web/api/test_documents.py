@@ -174,6 +174,8 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
         "since_exact": True,
         "workload": None,
         "confirmed": True,
+        "chosen": None,
+        "provable": True,
     }
     assert by_id["GPU-0"] == {
         "resource": GPU,
@@ -203,7 +205,7 @@ async def test_pods(client: Client) -> None:
     assert [p["uid"] for p in pods] == [None] * 4 + ["uid-1", None]
     since = {"since": BEGAN, "since_exact": True}
     assert pods[0]["containers"][0]["devices"] == [
-        {"resource": GPU, "device": "GPU-2", "parent": None, "healthy": False, **since}
+        {"resource": GPU, "device": "GPU-2", "parent": None, "healthy": False, **since, "provable": True}
     ]
     claim = {"claim_namespace": "dra", "claim": "shared", "share_id": None, **since}
     driver = {"driver": "gpu.example.com", "pool": "pool-a", "device": "gpu-0"}
