@@ -181,5 +181,10 @@ def parse_time_flag(text: str | None, flag: str, now: float) -> float | None:
 
 
 def unconfirmed(holder: HolderEntry | ClaimHolderEntry | None) -> str:
-    """A mark for a holder that the kubelet has not listed since its restart."""
-    return "" if holder is None or holder.confirmed else ", unconfirmed"
+    """Marks for a holder that the kubelet has not listed since its restart, and for one whose physical device
+    another scheduler chose and cannot be told.
+    """
+    if holder is None:
+        return ""
+    unprovable = isinstance(holder, HolderEntry) and not holder.provable
+    return f"{'' if holder.confirmed else ', unconfirmed'}{', not provable' if unprovable else ''}"

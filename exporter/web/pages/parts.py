@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from exporter.mapping.chosen_devices import KUBELETS, Choice
 from exporter.mapping.device_health import NOT_OFFERED
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
@@ -97,6 +98,10 @@ class Frame(Struct, frozen=True):
     def doubt(self, holder: Holder) -> Doubt | None:
         """Why what the holder holds is not confirmed; None if it is."""
         return self.moment.state.snapshot.doubt(holder)
+
+    def choice(self, held: DeviceKey, holder: Holder) -> Choice:
+        """The physical device that another scheduler chose for a holder of `held`."""
+        return self.moment.state.choices.get(held, {}).get(holder, KUBELETS)
 
     def workload(self, holder: Holder) -> str:
         """The owner of the holder's pod: `Deployment llama`; "" where unknown, or the pod itself."""

@@ -244,7 +244,8 @@ def row_inputs(item: RowItem, moment: Moment) -> tuple[object, ...]:
     if isinstance(device, ClaimDevice):
         return device, known, since, doubts, day(moment.now)
     reported = state.advertised.devices.get(device.key)
-    return device, known, since, doubts, reported, health(device, state), day(moment.now)
+    chosen = state.choices.get(device.key)
+    return device, known, since, doubts, chosen, reported, health(device, state), day(moment.now)
 
 
 def row(item: RowItem, moment: Moment) -> Row:

@@ -91,6 +91,11 @@ def test_the_table_has_a_row_for_each_holder_and_each_free_device() -> None:
     assert len(table(shown, NamespacedPod("ml", "two"))) == 5, "of a shared device the pod's own row alone"
 
 
+def test_a_holder_whose_physical_device_is_not_provable_is_marked() -> None:
+    shown = mapping(device("GPU-1", structs.replace(holder("one"), provable=False)))
+    assert [re.split(" {2,}", line)[2] for line in table(shown)[1:]] == ["held, not provable"]
+
+
 def test_an_unconfirmed_holder_is_marked() -> None:
     missing = structs.replace(holder("one"), confirmed=False)
     shown = mapping(

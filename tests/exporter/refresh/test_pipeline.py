@@ -10,6 +10,8 @@ from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.mapping.chosen_devices import Choice
+from exporter.mapping.dra import ChosenDevice, PodDevices
 from exporter.mapping.identity import EMPTY_VIEW, NEVER, PodIdentity, PodRegistry, Poll
 from exporter.mapping.listing import LARGE
 from exporter.mapping.restart_guard import DISTRUST_UNSYNCED
@@ -107,6 +109,22 @@ def test_pod_source_ends_the_doubt_between_two_polls() -> None:
     assert _owners(read_again) == {"a": [], "b": []}
     assert read_again is not None
     assert not read_again.pods
+
+
+def test_annotation_of_another_scheduler_that_shows_later_changes_the_physical_device() -> None:
+    registry, (key, uid) = PodRegistry(), (("n", "p"), "uid-1")
+    registry.connect()
+    registry.see(PodIdentity(*key, uid), 50.0)
+    registry.confirm(101.0)
+    pipeline = SnapshotPipeline(keep_allocatable=60.0)
+    pipeline.process(_raw(("p", "a")), 100.0, poll=Poll(99.9, 100.0), view=registry.view)
+    # The Pods API sends no change of annotations: a list has it.
+    chosen = PodDevices(chosen=(ChosenDevice("HAMi", "c", "b"),))
+    registry.see(PodIdentity(*key, uid, devices=chosen), 100.5)
+    found = pipeline.reconsider(100.6, registry.view)
+    assert found is not None
+    (holder,) = found.statuses.devices[0].holders
+    assert holder.choice == Choice("b", "HAMi")
 
 
 _NAMES = ("p", "q", "r", "agent", "static-node-1")

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey
+from exporter.mapping.dra import ChosenDevice, PodDevices
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Doubt, Holder
 from exporter.mapping.state import Failure, State
@@ -318,6 +319,24 @@ async def test_a_holder_that_is_not_confirmed_is_marked_on_every_page(
     for path in (DEVICE, POD, CLAIM):
         found = await has(client, path, words, f"{words} at 22:40:54 : List leaves the pod out, and its uid")
         assert any(value.startswith("answer held warning") for value in found.values("class"))
+
+
+async def test_a_physical_device_that_another_scheduler_chose_is_shown_or_said_to_be_unprovable(
+    client: Client, world: SimpleNamespace
+) -> None:
+    def publish(devices: PodDevices) -> None:
+        pod = PodIdentity("ml", "llama-0", "uid-1", devices=devices)
+        world.publish(world.snapshot, pods={pod.key: pod})
+
+    chosen = tuple([ChosenDevice("HAMi", "trainer", gpu) for gpu in ("GPU-4", "GPU-5")])
+    publish(PodDevices(chosen=chosen))
+    for path in ("/", POD):
+        await has(client, path, "uses GPU-4")
+    await has(client, DEVICE, "HAMi chose GPU-4 for it")
+    publish(PodDevices(unreadable="volcano.sh/gpu-index"))
+    for path in ("/", POD):
+        await has(client, path, "physical device not provable")
+    await has(client, DEVICE, "is not provable: the pod's annotation volcano.sh/gpu-index cannot be read")
 
 
 async def test_a_device_that_is_no_longer_offered_says_so_first(
