@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from exporter.mapping.dra import ChosenDevice, PodDevices
+from exporter.mapping.dra import NO_DEVICES, ChosenDevice, PodDevices
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Device, DeviceKey, Holder, PodKey, Snapshot
 
@@ -46,7 +46,8 @@ NO_CHOICES: Final[Choices] = MappingProxyType({})
 
 def choices(snapshot: Snapshot, pods: Mapping[PodKey, PodIdentity]) -> Choices:
     """The choices for holders of plugins' devices; NO_CHOICES on a node without such schedulers."""
-    deciding = {key: one.devices for key, one in pods.items() if one.devices.chosen or one.devices.unreadable}
+    known = [(key, one.devices) for key, one in pods.items() if one.devices is not NO_DEVICES]
+    deciding = {key: devices for key, devices in known if devices.chosen or devices.unreadable}
     if not deciding:
         return NO_CHOICES
     offered = _offered(snapshot.devices, {one.device for pod in deciding.values() for one in pod.chosen})
@@ -54,8 +55,8 @@ def choices(snapshot: Snapshot, pods: Mapping[PodKey, PodIdentity]) -> Choices:
     held: dict[tuple[Holder, str], list[Device]] = {}
     for device in snapshot.devices:
         for holder in device.holders if device.claimed is None else ():
-            known = holder[:2] in deciding
-            if known or (device.key.resource in chosen_resources and holder[:2] not in pods):
+            unidentified = device.key.resource in chosen_resources and holder[:2] not in pods
+            if holder[:2] in deciding or unidentified:
                 held.setdefault((holder, device.key.resource), []).append(device)
     found: dict[DeviceKey, dict[Holder, Choice]] = {}
     for (holder, resource), devices in held.items():

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from exporter.mapping.dra import ChosenDevice
 from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import (
     LabelFilter,
@@ -24,7 +25,7 @@ from kubelet.paths import KubeletPaths
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
 from simulator import SimulatedKubelet
-from simulator.model import Owner, PodSpec
+from simulator.model import ContainerSpec, Owner, PodSpec
 from simulator.rpc import Context, RawService, UnaryMethod
 
 
@@ -49,6 +50,15 @@ async def test_watch_reports_pods_that_start_change_and_end(root: Path, kubelet:
         await kubelet.delete_pod("default", "db-0")
         await listener.until(lambda told: told[-1] == PodGone(("default", "db-0"), second))
         assert listener.seen[-1].identity.ended
+
+
+async def test_devices_that_another_scheduler_chose_are_read(root: Path, kubelet: SimulatedKubelet) -> None:
+    annotations = {"hami.io/vgpu-devices-allocated": ";GPU-1,NVIDIA,3000,0:;"}
+    init = (ContainerSpec("setup"),)
+    await kubelet.add_pod(PodSpec("p", init_containers=init, annotations=annotations))
+    async with following(_source(root)) as listener:
+        await listener.until(lambda _: listener.seen)
+        assert listener.seen[-1].identity.devices.chosen == (ChosenDevice("HAMi", "main", "GPU-1"),)
 
 
 async def test_ended_kubelet_fails_and_the_next_watch_starts_anew(
