@@ -3,9 +3,12 @@
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from exporter.apiserver import ACCOUNT
+from exporter.dra import CDI_DIRECTORIES
 from exporter.history.archive import Archive, HistoryLimits
 from exporter.history.file import foreign_problem
 from exporter.history.recorder import HistoryRecorder
@@ -47,6 +50,9 @@ from runtime.loop_lag import LagFamily
 from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, grpc_runtime, run_actors, share_one_arena
 
+if TYPE_CHECKING:
+    from exporter.dra.tracker import DraTracker
+
 _log = Log("exporter")
 
 
@@ -57,9 +63,10 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     states, watcher = StateStore(), DirectoryWatcher()
     reader = _reader(settings.id_rules)
     pods, cgroups = _pods(settings, paths), _cgroups(settings, watcher)
+    dra = _dra(settings, watcher)
     plugins, cpu_numa = _plugins(settings, states, clock), numa_of_cpus()
     limit = SeriesLimit(settings.metrics_max_series)
-    metrics = _metrics(settings, states, clock, pods, limit)
+    metrics = _metrics(settings, states, clock, limit, pods=pods, dra=dra)
     kubelet = _kubelet(settings, paths, clock)
     history = _history(settings, states, clock, watcher)
     metrics.register(HistoryFamilies(lambda: history.condition))
@@ -77,7 +84,8 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         clock=clock,
         pods=pods,
         plugins=plugins,
-        notes=limit,
+        dra=dra,
+        notes=[source for source in (limit, dra) if source is not None],
         preparers=preparers,
         phases=metrics,
     )
@@ -88,7 +96,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         poll_interval=settings.poll_interval,
         clock=clock.now,
         metrics=metrics,
-        triggers=lambda: _triggers(watcher, settings, pods, cgroups),
+        triggers=lambda: _triggers(watcher, settings, (pods, cgroups, dra)),
         version=__version__,
         history=history,
         reader=reader,
@@ -100,7 +108,13 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, web.reload)
     actors: list[Actor] = [
         log_preflight(
-            needs(paths, settings.pods_source, history=settings.history_path, cgroups=settings.cgroup_root)
+            needs(
+                paths,
+                settings.pods_source,
+                history=settings.history_path,
+                cgroups=settings.cgroup_root,
+                cdi=_cdi_directory() if settings.dra_source == "cdi" else None,
+            )
         ),
         watcher.run(),
         history.run(refresher),
@@ -108,7 +122,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         follow_device_plugins(watcher, paths, refresher.trigger),
         follow_pod_resources(watcher, paths, refresher.trigger),
         web.run(build(site), purpose="status page, API and metrics"),
-        *_source_actors(refresher, pods, cgroups, plugins, watcher=watcher, paths=paths),
+        *_source_actors(refresher, pods, cgroups, plugins, dra, watcher=watcher, paths=paths),
     ]
     async with grpc_runtime(), kubelet:
         try:
@@ -132,11 +146,12 @@ def _source_actors(
     pods: PodTracker | None,
     cgroups: PodCgroups | None,
     plugins: PluginPoller | None,
+    dra: "DraTracker | None",
     *,
     watcher: DirectoryWatcher,
     paths: KubeletPaths,
 ) -> list[Actor]:
-    """The actors of the pod source, of pods' cgroups, and of the plugin poller, bound to the refresh loop."""
+    """The actors of the sources, bound to the refresh loop."""
     actors: list[Actor] = []
     if pods is not None:
         pods.bind(refresher)
@@ -146,6 +161,9 @@ def _source_actors(
     if plugins is not None:
         plugins.bind(refresher)
         actors.append(plugins.run())
+    if dra is not None:
+        dra.bind(refresher)
+        actors.append(dra.run())
     return actors
 
 
@@ -161,7 +179,13 @@ def _log_start(settings: ExporterSettings, paths: KubeletPaths) -> None:
 
 
 def _metrics(
-    settings: ExporterSettings, states: StateStore, clock: Clock, pods: PodTracker | None, limit: SeriesLimit
+    settings: ExporterSettings,
+    states: StateStore,
+    clock: Clock,
+    limit: SeriesLimit,
+    *,
+    pods: PodTracker | None,
+    dra: "DraTracker | None",
 ) -> Metrics:
     return Metrics(
         states,
@@ -170,6 +194,7 @@ def _metrics(
         stale_after=settings.stale_after,
         clock=clock.now,
         pods=pods,
+        dra=dra,
         limit=limit,
     )
 
@@ -204,6 +229,41 @@ def _pods(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
             except ValueError as error:
                 raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
             return PodTracker(pods_api, expected=source == "pods-api")
+
+
+def _dra(settings: ExporterSettings, watcher: DirectoryWatcher) -> "DraTracker | None":
+    """The source of --dra.source, None for none. Raises Fatal."""
+    chosen, expected = settings.dra_source, settings.dra_source != "auto"
+    if not expected:
+        asked = settings.kubeconfig is not None or (ACCOUNT / "token").exists()
+        chosen = "slices" if asked else "cdi" if _cdi_directory().is_dir() else "none"
+    if chosen == "none":
+        return None
+    # Few nodes have DRA.
+    from exporter.dra.tracker import DraTracker  # noqa: PLC0415
+
+    if chosen == "cdi":
+        from exporter.dra.cdi import CdiSpecifications  # noqa: PLC0415
+
+        return DraTracker(cdi=CdiSpecifications(watcher), expected=expected)
+    from exporter.apiserver import kubeconfig  # noqa: PLC0415
+    from exporter.dra.claims import ClaimReader  # noqa: PLC0415
+    from exporter.dra.slices import SliceWatch  # noqa: PLC0415
+
+    try:
+        access = kubeconfig.api_server_access(settings.kubeconfig, os.environ)
+    except kubeconfig.ApiServerAccessError as error:
+        if expected:
+            raise Fatal(f"--dra.source slices: {error}") from error
+        _log.warn("what claimed devices are is not known", reason=str(error))
+        return None
+    return DraTracker(SliceWatch(access, settings.node_name), ClaimReader(access), expected=expected)
+
+
+def _cdi_directory() -> Path:
+    """The directory of CDI specifications that can be listed, the last by precedence without any."""
+    usable = [path for path in CDI_DIRECTORIES if os.access(path, os.R_OK | os.X_OK)]
+    return usable[0] if usable else CDI_DIRECTORIES[-1]
 
 
 def _cgroups(settings: ExporterSettings, watcher: DirectoryWatcher) -> PodCgroups | None:
@@ -269,11 +329,10 @@ def _history(
 def _triggers(
     watcher: DirectoryWatcher,
     settings: ExporterSettings,
-    pods: PodTracker | None,
-    cgroups: PodCgroups | None,
+    sources: "Iterable[PodTracker | PodCgroups | DraTracker | None]",
 ) -> tuple[str, ...]:
     timer = f"timer every {settings.poll_interval:g} s"
-    watched = tuple(source.words for source in (pods, cgroups) if source is not None)
+    watched = tuple(source.words for source in sources if source is not None)
     reason = watcher.polling_because
     if reason is None:
         return (timer, "inotify on device-plugins", "inotify on pod-resources", *watched)
@@ -281,7 +340,12 @@ def _triggers(
 
 
 def needs(
-    paths: KubeletPaths, pods_source: str, *, history: Path | None, cgroups: Path | None
+    paths: KubeletPaths,
+    pods_source: str,
+    *,
+    history: Path | None,
+    cgroups: Path | None,
+    cdi: Path | None = None,
 ) -> tuple[Need, ...]:
     """What the exporter needs of the node, for the preflight check."""
     found = [
@@ -315,6 +379,15 @@ def needs(
                 cgroups,
                 Use.LIST,
                 f"mount the node's cgroups at {cgroups}, read-only (deploy/components/cgroups)",
+            )
+        )
+    if cdi is not None:
+        found.append(
+            Need(
+                "cdi",
+                cdi,
+                Use.LIST,
+                "mount the node's /etc/cdi and /var/run/cdi, read-only (deploy/components/cdi)",
             )
         )
     if history is not None:

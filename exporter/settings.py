@@ -87,7 +87,15 @@ class ExporterSettings(ProcessSettings):
         "--kubeconfig",
         type=FILE,
         envvar=[variable("--kubeconfig"), "KUBECONFIG"],
-        help="How to reach the API server, for --pods.source apiserver; not needed in a pod.",
+        help="How to reach the API server, for --pods.source apiserver and --dra.source slices; not needed "
+        "in a pod.",
+    )
+    dra_source: str = setting(
+        "--dra.source",
+        type=click.Choice(("auto", "slices", "cdi", "none")),
+        default="auto",
+        help="Source of what claimed devices are: the API server's ResourceSlices and claims (auto: in a pod "
+        "with a token, or with --kubeconfig), the node's CDI specifications (auto: if found), or none.",
     )
     history_path: Path | None = setting(
         "--history.path",

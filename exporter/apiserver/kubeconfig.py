@@ -15,10 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
+from exporter.apiserver import ACCOUNT
 from runtime.http.client import CredentialError, client_context, read_credential
-
-ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where Kubernetes mounts a pod's token and the API server's CA."""
 
 _FILE_LIMIT: Final = 1024 * 1024
 """Bytes of a kubeconfig, a token or a certificate."""

@@ -15,14 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from exporter.dra import CDI_DIRECTORIES
 from exporter.mapping.cdi_spec import MAX_BYTES, CdiSpecError, combined, read_spec
 from exporter.mapping.dra import CdiDevice, SourceStatus
 from runtime.directory import DirectoryWatcher, Kind
 from runtime.log import Episode, Log
 from runtime.text import named, visible
 
-DIRECTORIES: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""Where runtimes read specifications. CDI: a device in a later directory overrides an earlier one's."""
 MAX_FILES: Final = 4096
 """Specifications of one directory that are read, the first by name."""
 
@@ -52,7 +51,7 @@ class _Directory(NamedTuple):
 class CdiSpecifications:
     """The CDI specifications of the node; a CdiSource. `bind` it, then `run` it as an actor."""
 
-    def __init__(self, watcher: DirectoryWatcher, directories: Sequence[Path] = DIRECTORIES) -> None:
+    def __init__(self, watcher: DirectoryWatcher, directories: Sequence[Path] = CDI_DIRECTORIES) -> None:
         """A device in a later one of the `directories` overrides an earlier one's."""
         self._watcher = watcher
         self._directories = {path: _Directory({}, missing=True) for path in directories}

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from exporter.dra.claims import ClaimReader
 from exporter.dra.slices import SliceWatch
 from exporter.mapping.dra import NO_DRA, ClaimName, DraView, SourceStatus
+from exporter.mapping.state import State
 from exporter.refresh.protocols import CdiSource, NoRequests, RefreshRequests
 from runtime.text import named
 
@@ -18,8 +19,11 @@ class DraTracker:
         slices: SliceWatch | None = None,
         claims: ClaimReader | None = None,
         cdi: CdiSource | None = None,
+        *,
+        expected: bool = True,
     ) -> None:
-        """None: a source is not used."""
+        """None: a source is not used. `expected`: a source was configured explicitly."""
+        self._expected = expected
         self._slices = slices
         self._claims = claims
         self._cdi = cdi
@@ -55,6 +59,14 @@ class DraTracker:
         if self._slices is not None:
             return "ResourceSlices watched at the API server"
         return "CDI specifications followed"
+
+    def notes(self, state: State) -> tuple[str, ...]:
+        """What the sources do not know, and why. Nothing on a node without claimed devices, unless a source
+        was configured explicitly.
+        """
+        problems = tuple(one.problem for one in self._statuses() if one.problem)
+        concerned = self._expected or any(device.claimed is not None for device in state.snapshot.devices)
+        return problems if problems and concerned else ()
 
     def bind(self, requests: RefreshRequests) -> None:
         """Set the refresh loop."""

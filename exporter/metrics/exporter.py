@@ -15,7 +15,7 @@ from exporter.mapping.state import Freshness, State, StateStore
 from exporter.metrics.families import MappingFamilies, stale_mapping
 from exporter.metrics.process import Counters, MappingStatus
 from exporter.metrics.series_limit import SeriesLimit
-from exporter.refresh.protocols import Phase, PodSource
+from exporter.refresh.protocols import DraSource, NoDra, Phase, PodSource
 from runtime.blocks import Block, gzip_pieces, joined, plain
 from runtime.exposition import END, Collector, CollectorBlocks, Format
 
@@ -63,6 +63,7 @@ class Metrics:
         clock: Callable[[], float],
         limit: SeriesLimit | None = None,
         pods: PodSource | None = None,
+        dra: DraSource | None = None,
     ) -> None:
         """`stale_after` in seconds; `clock` returns unix time as the states have it; no `limit` of series
         without it.
@@ -79,7 +80,7 @@ class Metrics:
         self._scraped_at: dict[tuple[Format, bool], float] = {}
         """When each format was last asked for, compressed or not."""
         self._unknown, self._stale = _body(State(), []), _body(State(), stale_mapping(node))
-        self._status = MappingStatus(version, pods, states.state)
+        self._status = MappingStatus(version, pods, dra or NoDra(), states.state)
         self.counters = Counters(node)
         self._collectors: list[CollectorBlocks] = []
         self._own = [CollectorBlocks(self.counters), CollectorBlocks(self._status)]

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from exporter.history.archive import HistoryStatus
 from exporter.mapping.holdings import HoldingChanges
 from exporter.mapping.state import UNSETTLED, State
-from exporter.refresh.protocols import Phase, PodSource, Trigger
+from exporter.refresh.protocols import DraSource, Phase, PodSource, Trigger
 from kubelet.podresources import METHODS, UNDECODABLE
 from runtime.blocks import CHUNK, Block
 from runtime.exposition import Family, Format, HistogramCounts, ItemFamily, counter, gauge, histogram
@@ -171,6 +171,7 @@ class MappingStatus(Struct):
 
     version: str
     pods: PodSource | None
+    dra: DraSource
     state: State
     fresh: bool = False
 
@@ -178,7 +179,14 @@ class MappingStatus(Struct):
         """All that the families depend on."""
         state = self.state
         connected = self.pods is not None and self.pods.view.connected
-        return self.fresh, state.taken_at, state.api_version, connected, self._answers()
+        return (
+            self.fresh,
+            state.taken_at,
+            state.api_version,
+            connected,
+            self._answers(),
+            self.dra.view.sources,
+        )
 
     def _answers(self) -> dict[str, bool]:
         """Whether each plugin answers, by its address."""
@@ -206,6 +214,14 @@ class MappingStatus(Struct):
         )
         if self.pods is not None:
             source.add((self.pods.name,), int(self.pods.view.connected))
+        facts = gauge(
+            "devicelens_dra_source_up",
+            "Whether a source of what claimed devices are works: slices and claims, or cdi; none with "
+            "--dra.source=none. [ALPHA]",
+            ("source",),
+        )
+        for one in self.dra.view.sources:
+            facts.add((one.name,), int(one.up))
         plugins = gauge(
             "devicelens_plugin_url_up",
             "Whether the plugin of a --plugin.url reports its devices at present. [ALPHA]",
@@ -219,7 +235,7 @@ class MappingStatus(Struct):
             ("version", "python_version", "api_version"),
         )
         build.add((self.version, platform.python_version(), state.api_version), 1)
-        yield from (source, plugins, build)
+        yield from (source, facts, plugins, build)
 
 
 class HistoryFamilies:

@@ -92,7 +92,7 @@ class Refresher:
         pods: PodSource | None = None,
         plugins: PluginSource | None = None,
         dra: DraSource | None = None,
-        notes: NoteSource | None = None,
+        notes: Sequence[NoteSource] = (),
         preparers: Sequence[Preparer] = (),
         phases: PhaseObserver | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class Refresher:
         self._plugins = plugins or NoPlugins()
         self._dra = dra or NoDra()
         self._reads_claims = dra is not None
-        self._note_source = notes
+        self._note_sources = notes
         self._notes: tuple[str, ...] = ()
         self._preparers = preparers
         self._phases = phases
@@ -318,7 +318,7 @@ class Refresher:
 
     def _prepared(self, state: State) -> State:
         """`state` with its notes, when everything that readers need of it is made. Runs in the worker."""
-        further = () if self._note_source is None else self._note_source.notes(state)
+        further = [note for source in self._note_sources for note in source.notes(state)]
         state = replace(state, notes=(*self._notes, *further))
         try:
             for preparer in self._preparers:

@@ -96,7 +96,11 @@ def every_hint() -> set[str]:
     )
     required = [
         *exporter_needs(
-            root, pods_source="pods-api", history=Path("/x/history/file"), cgroups=Path("/x/cgroup")
+            root,
+            pods_source="pods-api",
+            history=Path("/x/history/file"),
+            cgroups=Path("/x/cgroup"),
+            cdi=Path("/x/cdi"),
         ),
         *plugin_needs(root, host, plans, method="socket"),
         *plugin_needs(root, host, plans, method="registry"),
@@ -145,7 +149,9 @@ def test_each_field_of_the_first_line_is_explained() -> None:
     named = {
         need.name
         for need in (
-            *exporter_needs(root, pods_source="auto", history=Path("/h/f"), cgroups=Path("/c")),
+            *exporter_needs(
+                root, pods_source="auto", history=Path("/h/f"), cgroups=Path("/c"), cdi=Path("/d")
+            ),
             *plugin_needs(root, host, plans, method="socket"),
             *plugin_needs(root, host, plans, method="registry"),
         )

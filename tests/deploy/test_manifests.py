@@ -7,7 +7,8 @@ import click
 import pytest
 import yaml
 
-from exporter.apiserver.kubeconfig import ACCOUNT
+from exporter.apiserver import ACCOUNT
+from exporter.dra import CDI_DIRECTORIES
 from harness.manifests import (
     COMBINATIONS,
     COMPONENTS,
@@ -174,6 +175,30 @@ def test_the_api_server_component_has_minimal_rights() -> None:
     assert isinstance(option.type, click.Choice)
     assert environment(entry)["DEVICELENS_PODS_SOURCE"] in option.type.choices
     assert command("exporter").name == "exporter"
+
+
+def test_the_dra_component_has_minimal_rights_and_works_with_that_of_pods() -> None:
+    slices = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list", "watch"]}
+    claims = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
+    assert only(documents("dra"), "ClusterRole")["rules"] == [slices, claims]
+    combination = "apiserver-and-dra"
+    objects = documents(combination)
+    assert len([entry for entry in objects if entry["kind"] == "ClusterRoleBinding"]) == 2
+    assert only(objects, "NetworkPolicy")["spec"]["egress"][0]["ports"]
+    pod = pod_of(combination)
+    entry = container(pod, "exporter")
+    assert [mount["name"] for mount in entry["volumeMounts"]].count("account") == 1
+    assert [volume["name"] for volume in pod["volumes"]].count("account") == 1
+    given = environment(entry)
+    assert given["DEVICELENS_PODS_SOURCE"] == "apiserver"
+    assert given["DEVICELENS_DRA_SOURCE"] == "slices"
+
+
+def test_the_cdi_component_mounts_what_the_exporter_reads() -> None:
+    entry = container(pod_of("cdi"), "exporter")
+    places = {mount["mountPath"] for mount in entry["volumeMounts"] if mount["readOnly"]}
+    assert {str(path) for path in CDI_DIRECTORIES} <= places
+    assert environment(entry)["DEVICELENS_DRA_SOURCE"] == "cdi"
 
 
 @pytest.mark.parametrize("combination", ["tls", "tls-and-passwords"])

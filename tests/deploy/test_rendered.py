@@ -45,6 +45,8 @@ HOST_PATHS = {
     "/proc/driver": "NVIDIA's driver files",
     "/proc/1/net": "the default route's interface",
     "/etc/colas": "an example's devices",
+    "/etc/cdi": "CDI specifications of claimed devices (components/cdi)",
+    "/var/run/cdi": "CDI specifications of claimed devices (components/cdi)",
 }
 """The reason for each host path."""
 
@@ -68,6 +70,9 @@ WRITABLE = {
 RIGHTS = {
     ("", "pods", "list"): "components/apiserver",
     ("", "pods", "watch"): "components/apiserver",
+    ("resource.k8s.io", "resourceslices", "list"): "components/dra",
+    ("resource.k8s.io", "resourceslices", "watch"): "components/dra",
+    ("resource.k8s.io", "resourceclaims", "get"): "components/dra",
     ("security.openshift.io", "securitycontextconstraints", "use"): "components/openshift",
 }
 
@@ -213,10 +218,10 @@ def test_each_host_path_has_a_reason(combination: str) -> None:
         assert place not in TOO_MUCH
         assert ("recursiveReadOnly" in mount) == (place in WITH_MOUNTS_IN_IT and combination != "before-1.30")
         # Directories only: a mounted socket is not replaced when the kubelet creates it again.
-        made = {"/var/lib/kubelet/pods-api", "/var/lib/devicelens", "/etc/colas"}
+        made = {"/var/lib/kubelet/pods-api", "/var/lib/devicelens", "/etc/colas", "/etc/cdi", "/var/run/cdi"}
         assert host["type"] == ("DirectoryOrCreate" if place in made else "Directory")
         assert read_only or (name, place) in WRITABLE
-        inside = "/host" + place if place.startswith(("/dev", "/sys", "/proc", "/etc")) else place
+        inside = "/host" + place if place.startswith(("/dev", "/sys", "/proc", "/etc/colas")) else place
         assert mount["mountPath"] == inside
     for entry in pod["containers"]:
         places = [mount["mountPath"] for mount in entry["volumeMounts"]]
@@ -272,7 +277,7 @@ def test_rights_on_the_api_server_have_a_reason(combination: str) -> None:
     assert only(objects, "ServiceAccount")["automountServiceAccountToken"] is False
     pod = pod_of(combination)
     tokens = [volume["name"] for volume in pod["volumes"] if "serviceAccountToken" in str(volume)]
-    asked = any(resource == "pods" for _, resource, _ in given)
+    asked = any(RIGHTS[right] in {"components/apiserver", "components/dra"} for right in given)
     # Only the exporter has a token, and only with rights.
     assert bool(tokens) == asked
     assert {name for name, mount, _ in mounts(pod) if mount["name"] in tokens} <= {"exporter"}

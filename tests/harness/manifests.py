@@ -24,6 +24,7 @@ COMBINATIONS: dict[str, tuple[str, ...]] = {
     "base": (),
     **{name: (name,) for name in COMPONENTS if name != "passwords"},
     "tls-and-passwords": ("tls", "passwords"),
+    "apiserver-and-dra": ("networkpolicy", "apiserver", "dra"),
     "production": _PRODUCTION,
     "production-exporter-only": (*_PRODUCTION, "exporter-only"),
 }

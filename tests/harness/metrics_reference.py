@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.history.archive import HistoryStatus
-from exporter.mapping.dra import PodDevices
+from exporter.mapping.dra import DraView, PodDevices, SourceStatus
 from exporter.mapping.holdings import HoldingChanges, Release, diff
 from exporter.mapping.identity import PodIdentity, PodView, Workload
 from exporter.mapping.model import Doubt, PluginReport, Snapshot, merge_reports
 from exporter.mapping.state import StateStore
 from exporter.metrics.exporter import Metrics
 from exporter.metrics.process import HistoryFamilies
-from exporter.refresh.protocols import NoPods, Phase
+from exporter.refresh.protocols import NoDra, NoPods, Phase
 from harness import scene
 from plugin.devices.device import Device as PluginDevice
 from plugin.devices.inventory import ListEntry, TrackedDevice
@@ -96,6 +96,10 @@ class _PodsSource(NoPods):
     view = PodView(connected=True)
 
 
+class _DraSource(NoDra):
+    view = DraView(sources=(SourceStatus("slices", up=True), SourceStatus("claims", up=True)))
+
+
 def exporter_text() -> str:
     """The exposition of an exporter with a sample of each family."""
     doubt = Doubt("the kubelet may not list all pods yet", 0.0, 10.0)
@@ -114,7 +118,15 @@ def exporter_text() -> str:
     )
     states = StateStore()
     states.publish(state)
-    metrics = Metrics(states, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods=_PodsSource())
+    metrics = Metrics(
+        states,
+        node="n",
+        version="v",
+        stale_after=60.0,
+        clock=lambda: 1.0,
+        pods=_PodsSource(),
+        dra=_DraSource(),
+    )
     metrics.register(HistoryFamilies(lambda: HistoryStatus(earliest=1.0)))
     metrics.register(WebFamilies("devicelens", Traffic()))
     metrics.register(LagFamily("devicelens"))

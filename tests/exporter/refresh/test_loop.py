@@ -260,7 +260,7 @@ async def test_notes_last_as_long_as_their_reason_and_new_ones_are_logged(
         def notes(self, state: State) -> tuple[str, ...]:
             return ("too many",) if sum(one.allocatable for one in state.snapshot.devices) > 2 else ()
 
-    async with running(Kubelet(notes=("it is old",)), notes=Notes()) as loop:
+    async with running(Kubelet(notes=("it is old",)), notes=[Notes()]) as loop:
         noted = [loop.state.notes]
         for notes, devices in ((("it is old",), "abc"), (("it is old",), "ab"), ((), "ab")):
             loop.kubelet.notes, loop.kubelet.offered = notes, _offered(*devices)
@@ -750,7 +750,7 @@ class Noted:
 
 async def test_what_readers_need_is_made_in_the_worker_before_they_see_the_state() -> None:
     pods, prepared, noted, preparers = Pods(), Prepared(), Noted(), list[Prepared]()
-    async with running(pods=pods, preparers=preparers, notes=noted) as loop:
+    async with running(pods=pods, preparers=preparers, notes=[noted]) as loop:
         prepared.published = lambda: loop.state
         preparers.append(prepared)
         await loop.allocate(b="q")
