@@ -5,12 +5,17 @@ or the attribute devicelens.dev/resource of its slice; the device is `pool/devic
 the pool has the node's name. Rules of Kubernetes:
 
 - pods that share a claim repeat its devices in List; each is counted once;
-- List says neither why a device was allocated nor for whom: the claim says that a request is for
-  administration, which is not holding, and the pod's status which extended resource a request serves;
+- List names all devices of a claim for each container that uses any request of the claim: the claim and the
+  pod's object say which container has which;
+- List gives each device of a claim the CDI names of the devices before it, too;
+- the claim says that a request is for administration, which is not holding, and the pod's status which
+  extended resource a request serves;
+- a device may be allocated by a claim that no running container uses: it is not free;
 - partitions that consume the same counters are alternatives: they are never summed.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -23,7 +28,7 @@ from exporter.mapping.dra import (
     AllocatedDevice,
     ClaimName,
     DraView,
-    ExtendedClaim,
+    PodDevices,
     PublishedDevice,
     PublishedName,
     all_of,
@@ -36,8 +41,10 @@ from kubelet.pb.podresources.v1 import api_pb2
 DEVICE_RESOURCE: Final = "devicelens.dev/resource"
 """Attribute of a slice's device: the resource by which devicelens shows the device."""
 
-Extended = Mapping[PodKey, tuple[ExtendedClaim, ...]]
-"""The claims that serve the extended resources of pods."""
+PodsWithClaims = Mapping[PodKey, tuple[PodDevices, ...]]
+"""What the objects of pods with claims say, of all pods of one name. A claim's name is of one pod alone, or
+names the same claim for all of them, so that no uid needs to be proven.
+"""
 
 K = TypeVar("K")
 _Group = tuple[str, str, str]
@@ -52,7 +59,7 @@ class ClaimFacts(Struct, frozen=True, eq=False, dict=True):
 
     node: str = ""
     view: DraView = NO_DRA
-    extended: Extended = field(default_factory=lambda: MappingProxyType({}))
+    pods: PodsWithClaims = field(default_factory=lambda: MappingProxyType({}))
     named: Mapping[PublishedName, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def key(self, name: PublishedName) -> DeviceKey:
@@ -109,11 +116,28 @@ class ClaimFacts(Struct, frozen=True, eq=False, dict=True):
         """The extended resource that a container asked for, "" for none or if it is not known which."""
         names = {
             one.resource
-            for extended in self.extended.get(holder[:2], ())
-            for one in extended.requests
-            if extended.claim == claim and one.container == holder.container and request in {"", one.request}
+            for pod in self.pods.get(holder[:2], ())
+            if pod.extended is not None and pod.extended.claim == claim
+            for one in pod.extended.requests
+            if one.container == holder.container and request in {"", one.request}
         }
         return names.pop() if len(names) == 1 else ""
+
+    def may_use(self, holder: Holder, claim: str, request: str) -> bool:
+        """Whether a container may have the devices of a claim's request. True unless its pod says no."""
+        pods = self.pods.get(holder[:2], ())
+        answers = [one.uses_request(holder.pod, holder.container, claim, request) for one in pods]
+        return not answers or any(one is not False for one in answers)
+
+    @cached_property
+    def allocated_by(self) -> Mapping[DeviceKey, tuple[ClaimName, ...]]:
+        """The known claims that each device is allocated by, sorted; not those for administration."""
+        found: dict[DeviceKey, set[ClaimName]] = {}
+        for claim in self.view.claims.values():
+            for one in claim.devices:
+                if not one.admin:
+                    found.setdefault(self.key(one.name), set()).add(claim.name)
+        return {key: tuple(sorted(names)) for key, names in found.items()}
 
     def _cdi_differs(self, was: "ClaimFacts", part: PodPart) -> bool:
         now, before = self.view.cdi, was.view.cdi
@@ -125,12 +149,16 @@ class ClaimFacts(Struct, frozen=True, eq=False, dict=True):
             for cdi in one.cdi_devices
         )
 
-    def published_otherwise(self, was: "ClaimFacts") -> set[DeviceKey]:
-        """The devices that slices describe otherwise than in `was`, which has the same names. An unchanged
-        device is the same object.
+    def published_otherwise(self, was: "ClaimFacts", known: Container[DeviceKey]) -> set[DeviceKey]:
+        """The devices that slices describe otherwise than in `was`, which has the same names, and of those
+        `known` the ones that other claims have. An unchanged device is the same object.
         """
         now, before = self.published, was.published
-        return set() if now is before else set(_other_objects(now, before))
+        found = set() if now is before else set(_other_objects(now, before))
+        if self.view.claims is not was.view.claims:
+            other = {key for key, _ in self.allocated_by.items() ^ was.allocated_by.items()}
+            found |= {key for key in other if key in now or key in known}
+        return found
 
     def names_alike(self, other: "ClaimFacts") -> bool:
         """Whether every device has the same key."""
@@ -148,9 +176,9 @@ class ClaimFacts(Struct, frozen=True, eq=False, dict=True):
             }
         if self.view.cdi is not was.view.cdi:
             pods |= {key for key, part in parts.items() if part.claims and self._cdi_differs(was, part)}
-        if self.extended is not was.extended:
-            either = self.extended.keys() | was.extended.keys()
-            pods |= {key for key in either if self.extended.get(key) != was.extended.get(key)} & parts.keys()
+        if self.pods is not was.pods:
+            either = self.pods.keys() | was.pods.keys()
+            pods |= {key for key in either if self.pods.get(key) != was.pods.get(key)} & parts.keys()
         return pods
 
 
@@ -158,9 +186,10 @@ NO_CLAIMS: Final = ClaimFacts()
 """Nothing is known beside List."""
 
 
-def claim_facts(node: str, view: DraView, extended: Extended, last: ClaimFacts) -> ClaimFacts:
+def claim_facts(node: str, view: DraView, pods: PodsWithClaims, last: ClaimFacts) -> ClaimFacts:
     """The facts after `last`, the same object if nothing changed."""
-    if view is last.view and extended == last.extended and node == last.node:
+    pods = last.pods if pods == last.pods else pods
+    if view is last.view and pods is last.pods and node == last.node:
         return last
     named = last.named
     if view.published is not last.view.published:
@@ -169,7 +198,7 @@ def claim_facts(node: str, view: DraView, extended: Extended, last: ClaimFacts) 
         kept = {**named, **own}
         if kept != named:
             named = MappingProxyType(kept if len(kept) <= 2 * len(view.published) + _NAMES else own)
-    found = ClaimFacts(node, view, extended if extended != last.extended else last.extended, named)
+    found = ClaimFacts(node, view, pods, named)
     if named is last.named and node == last.node:
         published = last.published
         if view.published is not last.view.published:
@@ -200,6 +229,21 @@ def _group(device: PublishedDevice) -> _Group:
     return driver, pool, device.parent or name
 
 
+def _with_cdi_names(listed: api_pb2.ClaimResource) -> tuple["Counter[str]", api_pb2.ClaimResource]:
+    return Counter([device.name for device in listed.cdi_devices]), listed
+
+
+def _by_names(entry: tuple["Counter[str]", api_pb2.ClaimResource]) -> tuple[object, ...]:
+    """Sort key of a claim's devices: each has more CDI names in List than the one before it."""
+    names, listed = entry
+    return names.total(), sorted(names.elements()), listed.pool_name, listed.device_name
+
+
+def _own_names(names: "Counter[str]", before: "Counter[str] | None") -> Iterable[str]:
+    """The CDI names of a device, without those of the one before it that List repeats."""
+    return (names - before if before is not None and before <= names else names) or names
+
+
 class ClaimHoldings:
     """Collects what containers hold through claims."""
 
@@ -218,16 +262,20 @@ class ClaimHoldings:
         found = False
         for resource in listed:
             allocated = self._facts.allocated(resource)
-            for one in resource.claim_resources:
+            before: dict[str, Counter[str]] = {}
+            for cdi, one in sorted(map(_with_cdi_names, resource.claim_resources), key=_by_names):
                 name = _name(one)
+                own, before[name.driver] = _own_names(cdi, before.get(name.driver)), cdi
+                known = allocated.get((name, one.share_id))
+                if known and not self._facts.may_use(holder, resource.claim_name, known.request):
+                    continue
                 key = self._facts.key(name)
                 self.names[key] = name
-                known = allocated.get((name, one.share_id))
                 self._through.setdefault(key, set()).add(self._holding(holder, resource, one.share_id, known))
-                for cdi in one.cdi_devices:
-                    self._cdi.setdefault(key, set()).add(cdi.name)
-                    self._bearers.setdefault(cdi.name, set()).add(key)
-                    named = holder[:2], resource.claim_name, cdi.name
+                for cdi_name in own:
+                    self._cdi.setdefault(key, set()).add(cdi_name)
+                    self._bearers.setdefault(cdi_name, set()).add(key)
+                    named = holder[:2], resource.claim_name, cdi_name
                     self._of_claim.setdefault(named, set()).add(key)
                 found = True
         return found
@@ -256,6 +304,9 @@ class ClaimHoldings:
         published, name = self._facts.published.get(key), self.names.get(key)
         if published is None and name is None:
             return None
+        through = tuple(sorted(self._through.get(key, ()), key=by_claim))
+        holding = {one[1:3] for one in through}
+        reserved = [claim for claim in self._facts.allocated_by.get(key, ()) if claim not in holding]
         cdi = tuple(sorted(self._cdi.get(key, ())))
         known = self._facts.view.cdi
         own = [known[one] for one in cdi if one in known and self._bearers[one] == {key}] if known else []
@@ -264,8 +315,9 @@ class ClaimHoldings:
             published,
             cdi,
             all_of(own),
-            tuple(sorted(self._through.get(key, ()), key=by_claim)),
+            through,
             self._shared_cdi(key, cdi),
+            tuple(reserved),
         )
 
     def _shared_cdi(self, key: DeviceKey, cdi: Iterable[str]) -> tuple[tuple[str, int], ...]:
@@ -305,7 +357,7 @@ def with_alternatives(devices: dict[DeviceKey, Device], facts: ClaimFacts) -> di
             groups.setdefault(_group(device), []).append(key)
     for keys in groups.values():
         members = [facts.published[key] for key in sorted(keys)]
-        held = {facts.published[key].name for key in keys if devices[key].holders}
+        held = {facts.published[key].name for key in keys if devices[key].holders or devices[key].reserved}
         spare = alternatives(members, held, facts.view.counters)
         for key in keys:
             if facts.published[key].name in spare:

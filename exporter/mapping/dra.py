@@ -126,6 +126,14 @@ class PodClaim(NamedTuple):
     claim: str
 
 
+class ContainerClaim(NamedTuple):
+    """A container's use of a claim of its pod. `request` is one of the claim's requests, "" for all."""
+
+    container: str
+    reference: str
+    request: str
+
+
 class ResourceHealth(NamedTuple):
     """One entry of ContainerStatus.allocatedResourcesStatus: `name` is a resource or `claim:NAME[/REQUEST]`,
     `resource_id` a device id or the first CDI name (`driver/pool/device` without any), `health` is Healthy,
@@ -150,7 +158,8 @@ class ChosenDevice(NamedTuple):
 
 
 class PodDevices(Struct, frozen=True):
-    """What a pod's object says about its devices. `health` is sorted. `unreadable` names an annotation of
+    """What a pod's object says about its devices. `health` is sorted. `uses` are the containers' claims.
+    `unreadable` names an annotation of
     another scheduler that cannot be read: which device the pod uses is not provable then.
     """
 
@@ -159,6 +168,29 @@ class PodDevices(Struct, frozen=True):
     health: tuple[ResourceHealth, ...] = ()
     chosen: tuple[ChosenDevice, ...] = ()
     unreadable: str = ""
+    uses: tuple[ContainerClaim, ...] = ()
+
+    def uses_request(self, pod: str, container: str, claim: str, request: str) -> bool | None:
+        """Whether `container` of the pod uses `request` of `claim`; None if the pod's object does not say so.
+
+        kubelet: List names all devices of a claim for each container that uses any request of the claim.
+        """
+        if self.extended is not None and self.extended.claim == claim:
+            served = {one[::2] for one in self.extended.requests}
+            return (container, request) in served if request in {one for _, one in served} else None
+        reference = self._reference(pod, claim)
+        used = {one.request for one in self.uses if one[:2] == (container, reference)}
+        return bool(used & {"", request}) if reference and used else None
+
+    def _reference(self, pod: str, claim: str) -> str:
+        """The pod's name for `claim`, "" if it is unknown.
+
+        Kubernetes: a claim that is made from a template is called <pod>-<reference>-<random>.
+        """
+        found = [one.reference for one in self.claims if one.claim == claim]
+        generated = [one.reference for one in self.claims if claim.startswith(f"{pod}-{one.reference}-")]
+        names = found or (generated if len(generated) == 1 else [])
+        return names[0] if names else ""
 
     def keeping(self, before: "PodDevices") -> "PodDevices":
         """This, and the claims that were reported `before` and are missing now: a pod's claims never change.

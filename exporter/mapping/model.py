@@ -16,7 +16,7 @@ from weakref import ReferenceType, ref
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from exporter.mapping.dra import CdiDevice, PublishedDevice, PublishedName, Taint
+from exporter.mapping.dra import CdiDevice, ClaimName, PublishedDevice, PublishedName, Taint
 
 
 class DeviceKey(NamedTuple):
@@ -67,7 +67,8 @@ class Claimed(Struct, frozen=True):
     the names of its CDI devices, sorted, and through which claims containers have it, sorted.
 
     `cdi` is what the CDI specifications of the names say that no other device bears. `shared_cdi` are the
-    names that several devices of one claim bear, with their number.
+    names that several devices of one claim bear, with their number. `reserved` are the claims that the device
+    is allocated by and that no listed container uses.
     """
 
     name: PublishedName
@@ -76,6 +77,7 @@ class Claimed(Struct, frozen=True):
     cdi: CdiDevice | None = None
     through: tuple[ClaimHolding, ...] = ()
     shared_cdi: tuple[tuple[str, int], ...] = ()
+    reserved: tuple[ClaimName, ...] = ()
 
     @property
     def taints(self) -> tuple[Taint, ...]:
@@ -112,6 +114,11 @@ class Device(Struct, frozen=True):
     no_longer_offered_since: float | None = None
     claimed: Claimed | None = None
     alternative: bool = False
+
+    @property
+    def reserved(self) -> tuple[ClaimName, ...]:
+        """The claims that the device is allocated by and that no listed container uses."""
+        return () if self.claimed is None else self.claimed.reserved
 
     def requested_as(self, holder: Holder) -> str:
         """What `holder` asked by: the resource; for a claimed device the extended resource, else the
@@ -180,8 +187,8 @@ class ResourceCounts(Struct, frozen=True):
     """Counts of one resource's devices, without `alternatives`, which are counted apart.
 
     `allocated` = held; `unhealthy` = known but not allocatable, held or not, and those that a pod's status
-    calls unhealthy (DeviceStatuses.ill); `free` = allocatable without a holder. `allocated`, `free` and
-    `unavailable` exclude each other; their sum is `known`.
+    calls unhealthy (DeviceStatuses.ill); `free` = allocatable, without a holder, and not reserved.
+    `allocated`, `free` and `unavailable` exclude each other; their sum is `known`.
     """
 
     known: int
@@ -237,6 +244,12 @@ class Snapshot(Struct, frozen=True, dict=True, weakref=True):
     def knows_all(self, resource: str) -> bool:
         """Whether the free devices of a resource are known, and with them its counts."""
         return resource in self.published or (self.complete and resource not in self.held_only)
+
+    def is_free(self, device: Device) -> bool | None:
+        """Whether a pod can get `device`; None where that is unknown."""
+        if device.holders or device.alternative or device.reserved:
+            return False
+        return device.allocatable if self.knows_all(device.key.resource) else None
 
     @cached_property
     def claims(self) -> tuple[ClaimDevice, ...]:
@@ -354,7 +367,7 @@ def _counted(devices: Iterable[Device]) -> ResourceCounts:
     every = list(devices)
     devices = [device for device in every if not device.alternative]
     allocatable = [device.allocatable for device in devices].count(True)
-    unheld = [device.allocatable for device in devices if not device.holders]
+    unheld = [device.allocatable and not device.reserved for device in devices if not device.holders]
     return ResourceCounts(
         known=len(devices),
         allocatable=allocatable,

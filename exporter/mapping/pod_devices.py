@@ -10,6 +10,7 @@ from typing import Final
 
 from exporter.mapping.dra import (
     NO_DEVICES,
+    ContainerClaim,
     ExtendedClaim,
     ExtendedRequest,
     PodClaim,
@@ -20,6 +21,8 @@ from exporter.mapping.scheduler_annotations import chosen_devices
 
 CLAIMS: Final = 64
 """Claims of one pod."""
+USES: Final = 256
+"""Claims of one pod's containers."""
 REQUESTS: Final = 64
 """Requests for extended resources of one pod."""
 HEALTH: Final = 512
@@ -39,6 +42,7 @@ def pod_devices(
     init_containers: Sequence[str],
     containers: Sequence[str],
     claims: Iterable[tuple[str, str]],
+    uses: Iterable[tuple[str, str, str]],
     generated: Iterable[tuple[str, str]],
     extended_claim: str,
     extended: Iterable[tuple[str, str, str]],
@@ -47,8 +51,9 @@ def pod_devices(
     """The devices of a pod; NO_DEVICES itself if the pod's object says nothing.
 
     `init_containers` and `containers` are names, in the order of the spec. `claims` are the spec's (name,
-    resourceClaimName), `generated` the same of status.resourceClaimStatuses. `extended_claim` and `extended`,
-    its (container, resource, request), are of status.extendedResourceClaimStatus. `health` has the fields of
+    resourceClaimName), `uses` the (container, name, request) of its containers' resources.claims, `generated`
+    the (name, resourceClaimName) of status.resourceClaimStatuses. `extended_claim` and `extended`, its
+    (container, resource, request), are of status.extendedResourceClaimStatus. `health` has the fields of
     ResourceHealth.
     """
     named = _claims(claims, generated)
@@ -57,7 +62,7 @@ def pod_devices(
     chosen, unreadable = chosen_devices(annotations, init_containers, containers)
     if not (named or served or reported or chosen or unreadable):
         return NO_DEVICES
-    return PodDevices(named, served, reported, chosen, unreadable)
+    return PodDevices(named, served, reported, chosen, unreadable, _uses(uses))
 
 
 def _claims(claims: Iterable[tuple[str, str]], generated: Iterable[tuple[str, str]]) -> tuple[PodClaim, ...]:
@@ -66,6 +71,14 @@ def _claims(claims: Iterable[tuple[str, str]], generated: Iterable[tuple[str, st
         return ()
     names = dict(islice(generated, CLAIMS))
     return tuple(PodClaim(name, _bounded(claim or names.get(name, ""))) for name, claim in found)
+
+
+def _uses(uses: Iterable[tuple[str, str, str]]) -> tuple[ContainerClaim, ...]:
+    return tuple(
+        ContainerClaim(container, reference, request)
+        for container, reference, request in islice(uses, USES)
+        if _named(container) and _named(reference) and len(request) <= _NAME
+    )
 
 
 def _extended(claim: str, requests: Iterable[tuple[str, str, str]]) -> ExtendedClaim | None:

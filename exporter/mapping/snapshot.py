@@ -320,7 +320,7 @@ class SnapshotBuilder:
         if not now.claims.names_alike(was.claims):
             return None
         moved = _differing(now.offer, was.offer) | _differing(now.remembered, was.remembered)
-        moved |= now.claims.published_otherwise(was.claims)
+        moved |= now.claims.published_otherwise(was.claims, last.positions)
         moved |= now.claims.siblings(moved) | was.claims.siblings(moved)
         changed = _affected_pods(last, now, moved)
         if 2 * len(changed) > len(now.parts) or 2 * len(moved) > len(old.devices):

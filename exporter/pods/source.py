@@ -177,10 +177,24 @@ class ApiMeta(Struct, rename="camel"):
     owner_references: list[Owner] | None = None
 
 
+class ApiContainerClaim(Struct):
+    """A container's use of one of its pod's claims."""
+
+    name: str = ""
+    request: str = ""
+
+
+class ApiResources(Struct):
+    """What a container asks for."""
+
+    claims: list[ApiContainerClaim] | None = None
+
+
 class ApiContainer(Struct):
     """A container of a pod's spec."""
 
     name: str = ""
+    resources: ApiResources | None = None
 
 
 class ApiClaim(Struct, rename="camel"):
@@ -307,6 +321,11 @@ def _devices_of_message(pod: pod_pb2.Pod) -> PodDevices:
         init_containers=[one.name for one in spec.initContainers],
         containers=[one.name for one in spec.containers],
         claims=((one.name, one.resourceClaimName) for one in spec.resourceClaims),
+        uses=(
+            (container.name, one.name, one.request)
+            for container in (*spec.initContainers, *spec.containers)
+            for one in container.resources.claims
+        ),
         generated=((one.name, one.resourceClaimName) for one in status.resourceClaimStatuses),
         extended_claim=extended.resourceClaimName,
         extended=((one.containerName, one.resourceName, one.requestName) for one in extended.requestMappings),
@@ -335,6 +354,12 @@ def _devices_of_object(pod: ApiPod) -> PodDevices:
         init_containers=[one.name for one in spec.init_containers or ()],
         containers=[one.name for one in spec.containers or ()],
         claims=((one.name, one.resource_claim_name or "") for one in spec.resource_claims or ()),
+        uses=(
+            (container.name, one.name, one.request)
+            for container in (*(spec.init_containers or ()), *(spec.containers or ()))
+            if container.resources is not None
+            for one in container.resources.claims or ()
+        ),
         generated=((one.name, one.resource_claim_name or "") for one in status.resource_claim_statuses or ()),
         extended_claim=extended.resource_claim_name,
         extended=(

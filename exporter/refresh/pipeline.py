@@ -22,7 +22,7 @@ from exporter.mapping.carried import carry_over
 from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, claim_facts
 from exporter.mapping.device_memory import FORGET_AFTER, DeviceMemory
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
-from exporter.mapping.dra import NO_DRA, ClaimName, DraView, ExtendedClaim
+from exporter.mapping.dra import NO_DRA, ClaimName, DraView, PodDevices
 from exporter.mapping.holdings import HeldSince, Holding, HoldingChanges, HoldingTracker, OpenHoldings
 from exporter.mapping.identity import (
     NEVER,
@@ -324,7 +324,7 @@ class SnapshotPipeline:
     def _built(
         self, answer: _Answer, pods: Mapping[PodKey, PodIdentity], memory: DeviceMemory | None = None
     ) -> Snapshot:
-        self._claims = claim_facts(self._node, answer.dra, _extended(answer), self._claims)
+        self._claims = claim_facts(self._node, answer.dra, _pods_with_claims(answer), self._claims)
         return self._builder.build(
             answer.listed,
             answer.offered,
@@ -368,16 +368,14 @@ class SnapshotPipeline:
         return self._update
 
 
-def _extended(answer: _Answer) -> dict[PodKey, tuple[ExtendedClaim, ...]]:
-    """The claims that serve extended resources of listed pods. A claim's name is of one pod alone, so that no
-    uid needs to be proven.
-    """
-    found: dict[PodKey, tuple[ExtendedClaim, ...]] = {}
+def _pods_with_claims(answer: _Answer) -> dict[PodKey, tuple[PodDevices, ...]]:
+    """What the objects of listed pods with claims say about them."""
+    found: dict[PodKey, tuple[PodDevices, ...]] = {}
     for key in answer.listed.claimants():
-        known = [record.identity.devices.extended for record in answer.view.of(key)]
-        claims = tuple([one for one in known if one is not None])
-        if claims:
-            found[key] = claims
+        known = [record.identity.devices for record in answer.view.of(key)]
+        pods = tuple([one for one in known if one.claims or one.extended])
+        if pods:
+            found[key] = pods
     return found
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, claim_facts
+from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, PodsWithClaims, claim_facts
 from exporter.mapping.device_identity import identity_of
 from exporter.mapping.dra import (
     NO_DRA,
@@ -17,16 +17,19 @@ from exporter.mapping.dra import (
     Claim,
     ClaimName,
     Consumption,
+    ContainerClaim,
     CounterName,
     DraView,
     ExtendedClaim,
     ExtendedRequest,
+    PodClaim,
+    PodDevices,
     PublishedDevice,
     PublishedName,
     Taint,
 )
 from exporter.mapping.listing import ListReader
-from exporter.mapping.model import ClaimHolding, DeviceKey, Holder, PodKey, ResourceCounts, Snapshot
+from exporter.mapping.model import ClaimHolding, DeviceKey, Holder, ResourceCounts, Snapshot
 from exporter.mapping.snapshot import SnapshotBuilder
 from harness.answers import offered
 from kubelet.pb.podresources.v1 import api_pb2
@@ -76,10 +79,10 @@ def _view(
 def _built(
     view: DraView,
     *pods: api_pb2.PodResources,
-    extended: Mapping[PodKey, tuple[ExtendedClaim, ...]] = MappingProxyType({}),
+    objects: PodsWithClaims = MappingProxyType({}),
 ) -> Snapshot:
     listed = ListReader().read(api_pb2.ListPodResourcesResponse(pod_resources=pods).SerializeToString())
-    facts = claim_facts(NODE, view, extended, NO_CLAIMS)
+    facts = claim_facts(NODE, view, objects, NO_CLAIMS)
     return SnapshotBuilder().build(listed, offered(), claims=facts)
 
 
@@ -131,16 +134,16 @@ def test_claim_of_another_pod_of_that_name_says_nothing() -> None:
 def test_requested_as_is_the_extended_resource_else_the_device_class() -> None:
     served = ExtendedClaim("ext", (ExtendedRequest("c", "example.com/gpu", "r"),))
     pods = _claiming("p", "ext", "gpu-0", "gpu-1"), _claiming("q", "own", "gpu-2")
-    extended = {("n", "p"): (served,)}
-    found = _built(_view(_claim("ext", "gpu-0", "gpu-1"), _claim("own", "gpu-2")), *pods, extended=extended)
+    extended = {("n", "p"): (PodDevices(extended=served),)}
+    found = _built(_view(_claim("ext", "gpu-0", "gpu-1"), _claim("own", "gpu-2")), *pods, objects=extended)
     asked = [device.requested_as(holder) for device in found.devices for holder in device.holders]
     assert asked == ["example.com/gpu", "example.com/gpu", "gpu"]
     assert [dict(one.devices) for one in found.containers] == [{"example.com/gpu": 2}, {"gpu": 1}]
     # Without the right to read claims the pod's status is enough for one resource, and not for two.
-    (one, _, other) = _built(NO_DRA, *pods, extended=extended).devices
+    (one, _, other) = _built(NO_DRA, *pods, objects=extended).devices
     assert (one.requested_as(P), other.requested_as(Q)) == ("example.com/gpu", "")
     both = ExtendedClaim("ext", (*served.requests, ExtendedRequest("c", "example.com/nic", "s")))
-    (one, *_) = _built(NO_DRA, *pods, extended={("n", "p"): (both,)}).devices
+    (one, *_) = _built(NO_DRA, *pods, objects={("n", "p"): (PodDevices(extended=both),)}).devices
     assert one.requested_as(P) == ""
 
 
@@ -263,10 +266,12 @@ def test_incremental_snapshot_equals_a_whole_build(
             pods[pod.name] = pod
         if number == 0:
             pods = {pod.name: pod for pod in answers[step % len(answers)]}
-        extended = (
-            {("n", "p"): (ExtendedClaim("one", (ExtendedRequest("c", "e/r", "r"),)),)} if number > 6 else {}
-        )
-        facts = claim_facts(NODE, views[number % len(views)], extended, facts)
+        served = ExtendedClaim("one", (ExtendedRequest("c", "e/r", "r"),))
+        used = PodDevices((PodClaim("x", "two"),), uses=(ContainerClaim("c", "x", "other"),))
+        objects = [{}, {("n", "p"): (PodDevices(extended=served),)}, {("n", "p"): (used,)}][
+            max(0, number - 7)
+        ]
+        facts = claim_facts(NODE, views[number % len(views)], objects, facts)
         order = [*pods.values(), *_OTHERS]
         random.Random(step).shuffle(order)
         data = api_pb2.ListPodResourcesResponse(pod_resources=order).SerializeToString()
@@ -301,3 +306,50 @@ def test_claim_holding_is_sorted_with_and_without_facts() -> None:
         ClaimHolding(P, "n", "one", "", "r", "gpu", admin=False),
         ClaimHolding(Q, "n", "two"),
     )
+
+
+def _two_containers(claim: str, *devices: str) -> api_pb2.PodResources:
+    """List names all devices of a claim for each container that uses any of its requests."""
+    pod = _claiming("p", claim, *devices)
+    other = pod.containers.add()
+    other.CopyFrom(pod.containers[0])
+    other.name = "d"
+    return pod
+
+
+def test_container_holds_the_devices_of_its_own_requests() -> None:
+    requests = {"c": "first", "d": "second", "init": "third"}
+    results = tuple(
+        AllocatedDevice(_name(f"gpu-{number}"), "", request, "gpu", admin=False)
+        for number, request in enumerate(requests.values())
+    )
+    claim = Claim(ClaimName("n", "ext"), "uid", results)
+    served = ExtendedClaim(
+        "ext", tuple(ExtendedRequest(container, "e/gpu", request) for container, request in requests.items())
+    )
+    listed, objects = _two_containers("ext", "gpu-0", "gpu-1"), {("n", "p"): (PodDevices(extended=served),)}
+    published = [PublishedDevice(_name(f"gpu-{number}")) for number in range(4)]
+    found = _built(_view(claim, devices=published), listed, objects=objects)
+    assert [[one.container for one in device.holders] for device in found.devices] == [["c"], ["d"], [], []]
+    assert [dict(one.devices) for one in found.containers] == [{"e/gpu": 1}, {"e/gpu": 1}]
+    # The device of an init container is in no List, and is not free.
+    assert [found.is_free(device) for device in found.devices] == [False, False, False, True]
+    assert found.devices[2].reserved == (("n", "ext"),)
+    assert found.resources()[DRIVER].free == 1
+    # Without the claim, List is all that is known.
+    unknown = _built(NO_DRA, listed, objects=objects)
+    assert [len(device.holders) for device in unknown.devices] == [2, 2]
+
+
+def test_cdi_names_that_list_repeats_are_those_of_the_device_alone() -> None:
+    """kubelet: each device of a claim is listed with the CDI names of those before it."""
+    pod = _claiming("p", "mine", "gpu-0", "gpu-1", "gpu-2")
+    listed = pod.containers[0].dynamic_resources[0].claim_resources
+    for number, one in enumerate(listed):
+        one.cdi_devices.extend([api_pb2.CDIDevice(name=f"e/gpu={n}") for n in range(number + 1)])
+    found = _built(NO_DRA, pod)
+    assert [device.claimed and device.claimed.cdi_devices for device in found.devices] == [
+        ("e/gpu=0",),
+        ("e/gpu=1",),
+        ("e/gpu=2",),
+    ]

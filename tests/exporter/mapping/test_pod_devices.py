@@ -8,13 +8,14 @@ from google.protobuf.json_format import ParseDict
 from exporter.mapping.dra import (
     NO_DEVICES,
     ChosenDevice,
+    ContainerClaim,
     ExtendedClaim,
     ExtendedRequest,
     PodClaim,
     PodDevices,
     ResourceHealth,
 )
-from exporter.mapping.pod_devices import CLAIMS, HEALTH, REQUESTS, pod_devices
+from exporter.mapping.pod_devices import CLAIMS, HEALTH, REQUESTS, USES, pod_devices
 from exporter.pods.source import ApiPod, LabelFilter, of_message, of_object
 from harness.recordings import RECORDINGS
 from kubelet.pb.core.v1 import pod_pb2
@@ -76,7 +77,8 @@ def test_claims_that_were_reported_before_are_kept() -> None:
 FULL = """{
   "metadata": {"name": "p", "namespace": "n", "uid": "u",
                "annotations": {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1,1:;;"}},
-  "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}],
+  "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c", "resources": {
+             "claims": [{"name": "a"}, {"name": "b", "request": "r"}]}}],
            "resourceClaims": [{"name": "a", "resourceClaimName": "x"}, {"name": "b"}, {"name": "later"}]},
   "status": {
     "initContainerStatuses": [{"name": "i", "allocatedResourcesStatus": [
@@ -103,6 +105,7 @@ def test_both_sources_say_the_same() -> None:
             ResourceHealth("i", "claim:a/r", "d/p/1", "Unknown", "m"),
         ),
         chosen=(ChosenDevice("HAMi", "i", "GPU-1"),),
+        uses=(ContainerClaim("c", "a", ""), ContainerClaim("c", "b", "r")),
     )
     assert of_json.devices.claim_names() == ("x", "p-b-1", "e")
 
@@ -113,6 +116,7 @@ def test_sizes_are_bounded() -> None:
         init_containers=(),
         containers=(),
         claims=[("x" * 254, "y"), ("a", "y" * 254), *[("b", "c")] * 1000],
+        uses=[("c" * 254, "a", ""), ("c", "a" * 254, ""), ("c", "a", "r" * 254), *[("c", "a", "")] * 1000],
         generated=[("a", "y")] * 1000,
         extended_claim="e",
         extended=[("c" * 254, "r", "q"), ("c", "r" * 318, "q"), *[("c", "r", "q")] * 1000],
@@ -126,6 +130,7 @@ def test_sizes_are_bounded() -> None:
     )
     assert found.claims[0] == PodClaim("a", "")
     assert len(found.claims) == CLAIMS - 1
+    assert found.uses == (ContainerClaim("c", "a", ""),) * (USES - 3)
     assert found.extended is not None
     assert len(found.extended.requests) == REQUESTS - 2
     assert len(found.health) == HEALTH - 3
@@ -135,9 +140,38 @@ def test_sizes_are_bounded() -> None:
         init_containers=(),
         containers=("c",),
         claims=(),
+        uses=(),
         generated=(),
         extended_claim="",
         extended=(),
         health=(),
     )
     assert nothing is NO_DEVICES
+
+
+def test_container_uses_the_requests_that_its_spec_names() -> None:
+    """kubelet: List names all devices of a claim for each container that uses any of its requests."""
+    served = ExtendedRequest("a", "e/gpu", "container-0-request-0")
+    devices = PodDevices(
+        claims=(PodClaim("gpus", ""), PodClaim("nic", "shared-nic")),
+        extended=ExtendedClaim("p-extended-resources-x", (served,)),
+        uses=(
+            ContainerClaim("a", "gpus", "big"),
+            ContainerClaim("b", "gpus", "small"),
+            ContainerClaim("b", "nic", ""),
+        ),
+    )
+
+    def used(container: str, claim: str, request: str) -> bool | None:
+        return devices.uses_request("p", container, claim, request)
+
+    # The claim of a template, by its generated name.
+    assert [used("a", "p-gpus-5mx2k", request) for request in ("big", "small")] == [True, False]
+    assert [used("b", "p-gpus-5mx2k", request) for request in ("big", "small")] == [False, True]
+    assert used("b", "shared-nic", "any") is True
+    assert used("a", "p-extended-resources-x", "container-0-request-0") is True
+    assert used("b", "p-extended-resources-x", "container-0-request-0") is False
+    # What the object does not say is not known.
+    assert used("a", "another", "big") is None
+    assert used("c", "p-gpus-5mx2k", "big") is None
+    assert used("a", "p-extended-resources-x", "container-1-request-0") is None

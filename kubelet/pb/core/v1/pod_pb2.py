@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ckubelet/pb/core/v1/pod.proto\x12\x12k8s.io.api.core.v1\"\x91\x01\n\x03Pod\x12\x30\n\x08metadata\x18\x01 \x01(\x0b\x32\x1e.k8s.io.api.core.v1.ObjectMeta\x12)\n\x04spec\x18\x02 \x01(\x0b\x32\x1b.k8s.io.api.core.v1.PodSpec\x12-\n\x06status\x18\x03 \x01(\x0b\x32\x1d.k8s.io.api.core.v1.PodStatus\"\xc6\x03\n\nObjectMeta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x05 \x01(\t\x12\x33\n\x11\x63reationTimestamp\x18\x08 \x01(\x0b\x32\x18.k8s.io.api.core.v1.Time\x12\x33\n\x11\x64\x65letionTimestamp\x18\t \x01(\x0b\x32\x18.k8s.io.api.core.v1.Time\x12:\n\x06labels\x18\x0b \x03(\x0b\x32*.k8s.io.api.core.v1.ObjectMeta.LabelsEntry\x12\x44\n\x0b\x61nnotations\x18\x0c \x03(\x0b\x32/.k8s.io.api.core.v1.ObjectMeta.AnnotationsEntry\x12;\n\x0fownerReferences\x18\r \x03(\x0b\x32\".k8s.io.api.core.v1.OwnerReference\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"a\n\x0eOwnerReference\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x04 \x01(\t\x12\x12\n\napiVersion\x18\x05 \x01(\t\x12\x12\n\ncontroller\x18\x06 \x01(\x08\"&\n\x04Time\x12\x0f\n\x07seconds\x18\x01 \x01(\x03\x12\r\n\x05nanos\x18\x02 \x01(\x05\"\xde\x01\n\x07PodSpec\x12\x31\n\ncontainers\x18\x02 \x03(\x0b\x32\x1d.k8s.io.api.core.v1.Container\x12\x10\n\x08nodeName\x18\n \x01(\t\x12\x35\n\x0einitContainers\x18\x14 \x03(\x0b\x32\x1d.k8s.io.api.core.v1.Container\x12\x19\n\x11priorityClassName\x18\x18 \x01(\t\x12<\n\x0eresourceClaims\x18\' \x03(\x0b\x32$.k8s.io.api.core.v1.PodResourceClaim\"\x19\n\tContainer\x12\x0c\n\x04name\x18\x01 \x01(\t\";\n\x10PodResourceClaim\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11resourceClaimName\x18\x03 \x01(\t\"\xd4\x02\n\tPodStatus\x12\r\n\x05phase\x18\x01 \x01(\t\x12>\n\x11\x63ontainerStatuses\x18\x08 \x03(\x0b\x32#.k8s.io.api.core.v1.ContainerStatus\x12\x10\n\x08qosClass\x18\t \x01(\t\x12\x42\n\x15initContainerStatuses\x18\n \x03(\x0b\x32#.k8s.io.api.core.v1.ContainerStatus\x12I\n\x15resourceClaimStatuses\x18\x0f \x03(\x0b\x32*.k8s.io.api.core.v1.PodResourceClaimStatus\x12W\n\x1b\x65xtendedResourceClaimStatus\x18\x12 \x01(\x0b\x32\x32.k8s.io.api.core.v1.PodExtendedResourceClaimStatus\"e\n\x0f\x43ontainerStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x44\n\x18\x61llocatedResourcesStatus\x18\x0e \x03(\x0b\x32\".k8s.io.api.core.v1.ResourceStatus\"U\n\x0eResourceStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x35\n\tresources\x18\x02 \x03(\x0b\x32\".k8s.io.api.core.v1.ResourceHealth\"E\n\x0eResourceHealth\x12\x12\n\nresourceID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x06 \x01(\t\"A\n\x16PodResourceClaimStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11resourceClaimName\x18\x02 \x01(\t\"\x8a\x01\n\x1ePodExtendedResourceClaimStatus\x12M\n\x0frequestMappings\x18\x01 \x03(\x0b\x32\x34.k8s.io.api.core.v1.ContainerExtendedResourceRequest\x12\x19\n\x11resourceClaimName\x18\x02 \x01(\t\"d\n ContainerExtendedResourceRequest\x12\x15\n\rcontainerName\x18\x01 \x01(\t\x12\x14\n\x0cresourceName\x18\x02 \x01(\t\x12\x13\n\x0brequestName\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ckubelet/pb/core/v1/pod.proto\x12\x12k8s.io.api.core.v1\"\x91\x01\n\x03Pod\x12\x30\n\x08metadata\x18\x01 \x01(\x0b\x32\x1e.k8s.io.api.core.v1.ObjectMeta\x12)\n\x04spec\x18\x02 \x01(\x0b\x32\x1b.k8s.io.api.core.v1.PodSpec\x12-\n\x06status\x18\x03 \x01(\x0b\x32\x1d.k8s.io.api.core.v1.PodStatus\"\xc6\x03\n\nObjectMeta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x05 \x01(\t\x12\x33\n\x11\x63reationTimestamp\x18\x08 \x01(\x0b\x32\x18.k8s.io.api.core.v1.Time\x12\x33\n\x11\x64\x65letionTimestamp\x18\t \x01(\x0b\x32\x18.k8s.io.api.core.v1.Time\x12:\n\x06labels\x18\x0b \x03(\x0b\x32*.k8s.io.api.core.v1.ObjectMeta.LabelsEntry\x12\x44\n\x0b\x61nnotations\x18\x0c \x03(\x0b\x32/.k8s.io.api.core.v1.ObjectMeta.AnnotationsEntry\x12;\n\x0fownerReferences\x18\r \x03(\x0b\x32\".k8s.io.api.core.v1.OwnerReference\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"a\n\x0eOwnerReference\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x04 \x01(\t\x12\x12\n\napiVersion\x18\x05 \x01(\t\x12\x12\n\ncontroller\x18\x06 \x01(\x08\"&\n\x04Time\x12\x0f\n\x07seconds\x18\x01 \x01(\x03\x12\r\n\x05nanos\x18\x02 \x01(\x05\"\xde\x01\n\x07PodSpec\x12\x31\n\ncontainers\x18\x02 \x03(\x0b\x32\x1d.k8s.io.api.core.v1.Container\x12\x10\n\x08nodeName\x18\n \x01(\t\x12\x35\n\x0einitContainers\x18\x14 \x03(\x0b\x32\x1d.k8s.io.api.core.v1.Container\x12\x19\n\x11priorityClassName\x18\x18 \x01(\t\x12<\n\x0eresourceClaims\x18\' \x03(\x0b\x32$.k8s.io.api.core.v1.PodResourceClaim\"V\n\tContainer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12;\n\tresources\x18\x08 \x01(\x0b\x32(.k8s.io.api.core.v1.ResourceRequirements\"I\n\x14ResourceRequirements\x12\x31\n\x06\x63laims\x18\x03 \x03(\x0b\x32!.k8s.io.api.core.v1.ResourceClaim\".\n\rResourceClaim\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\t\";\n\x10PodResourceClaim\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11resourceClaimName\x18\x03 \x01(\t\"\xd4\x02\n\tPodStatus\x12\r\n\x05phase\x18\x01 \x01(\t\x12>\n\x11\x63ontainerStatuses\x18\x08 \x03(\x0b\x32#.k8s.io.api.core.v1.ContainerStatus\x12\x10\n\x08qosClass\x18\t \x01(\t\x12\x42\n\x15initContainerStatuses\x18\n \x03(\x0b\x32#.k8s.io.api.core.v1.ContainerStatus\x12I\n\x15resourceClaimStatuses\x18\x0f \x03(\x0b\x32*.k8s.io.api.core.v1.PodResourceClaimStatus\x12W\n\x1b\x65xtendedResourceClaimStatus\x18\x12 \x01(\x0b\x32\x32.k8s.io.api.core.v1.PodExtendedResourceClaimStatus\"e\n\x0f\x43ontainerStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x44\n\x18\x61llocatedResourcesStatus\x18\x0e \x03(\x0b\x32\".k8s.io.api.core.v1.ResourceStatus\"U\n\x0eResourceStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x35\n\tresources\x18\x02 \x03(\x0b\x32\".k8s.io.api.core.v1.ResourceHealth\"E\n\x0eResourceHealth\x12\x12\n\nresourceID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x06 \x01(\t\"A\n\x16PodResourceClaimStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11resourceClaimName\x18\x02 \x01(\t\"\x8a\x01\n\x1ePodExtendedResourceClaimStatus\x12M\n\x0frequestMappings\x18\x01 \x03(\x0b\x32\x34.k8s.io.api.core.v1.ContainerExtendedResourceRequest\x12\x19\n\x11resourceClaimName\x18\x02 \x01(\t\"d\n ContainerExtendedResourceRequest\x12\x15\n\rcontainerName\x18\x01 \x01(\t\x12\x14\n\x0cresourceName\x18\x02 \x01(\t\x12\x13\n\x0brequestName\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,21 +50,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PODSPEC']._serialized_start=797
   _globals['_PODSPEC']._serialized_end=1019
   _globals['_CONTAINER']._serialized_start=1021
-  _globals['_CONTAINER']._serialized_end=1046
-  _globals['_PODRESOURCECLAIM']._serialized_start=1048
-  _globals['_PODRESOURCECLAIM']._serialized_end=1107
-  _globals['_PODSTATUS']._serialized_start=1110
-  _globals['_PODSTATUS']._serialized_end=1450
-  _globals['_CONTAINERSTATUS']._serialized_start=1452
-  _globals['_CONTAINERSTATUS']._serialized_end=1553
-  _globals['_RESOURCESTATUS']._serialized_start=1555
-  _globals['_RESOURCESTATUS']._serialized_end=1640
-  _globals['_RESOURCEHEALTH']._serialized_start=1642
-  _globals['_RESOURCEHEALTH']._serialized_end=1711
-  _globals['_PODRESOURCECLAIMSTATUS']._serialized_start=1713
-  _globals['_PODRESOURCECLAIMSTATUS']._serialized_end=1778
-  _globals['_PODEXTENDEDRESOURCECLAIMSTATUS']._serialized_start=1781
-  _globals['_PODEXTENDEDRESOURCECLAIMSTATUS']._serialized_end=1919
-  _globals['_CONTAINEREXTENDEDRESOURCEREQUEST']._serialized_start=1921
-  _globals['_CONTAINEREXTENDEDRESOURCEREQUEST']._serialized_end=2021
+  _globals['_CONTAINER']._serialized_end=1107
+  _globals['_RESOURCEREQUIREMENTS']._serialized_start=1109
+  _globals['_RESOURCEREQUIREMENTS']._serialized_end=1182
+  _globals['_RESOURCECLAIM']._serialized_start=1184
+  _globals['_RESOURCECLAIM']._serialized_end=1230
+  _globals['_PODRESOURCECLAIM']._serialized_start=1232
+  _globals['_PODRESOURCECLAIM']._serialized_end=1291
+  _globals['_PODSTATUS']._serialized_start=1294
+  _globals['_PODSTATUS']._serialized_end=1634
+  _globals['_CONTAINERSTATUS']._serialized_start=1636
+  _globals['_CONTAINERSTATUS']._serialized_end=1737
+  _globals['_RESOURCESTATUS']._serialized_start=1739
+  _globals['_RESOURCESTATUS']._serialized_end=1824
+  _globals['_RESOURCEHEALTH']._serialized_start=1826
+  _globals['_RESOURCEHEALTH']._serialized_end=1895
+  _globals['_PODRESOURCECLAIMSTATUS']._serialized_start=1897
+  _globals['_PODRESOURCECLAIMSTATUS']._serialized_end=1962
+  _globals['_PODEXTENDEDRESOURCECLAIMSTATUS']._serialized_start=1965
+  _globals['_PODEXTENDEDRESOURCECLAIMSTATUS']._serialized_end=2103
+  _globals['_CONTAINEREXTENDEDRESOURCEREQUEST']._serialized_start=2105
+  _globals['_CONTAINEREXTENDEDRESOURCEREQUEST']._serialized_end=2205
 # @@protoc_insertion_point(module_scope)
