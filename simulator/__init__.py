@@ -31,7 +31,7 @@ control, control_server
              the control socket, from both ends
 cli, remote, fault_words, main
              the command `devicelens kubelet`
-demo, scenario
+demo, demo_npu, scenario
              the command `devicelens demo`
 """
 

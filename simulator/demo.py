@@ -1,7 +1,8 @@
 """The command `devicelens demo`: a simulated kubelet, the real plugin and exporter, and life on the node.
 
 The plugin and the exporter are processes of their own, started as on a node, with nothing in common
-but the kubelet's directory. Everything lies below one temporary directory, which goes with the demo.
+but the kubelet's directory and an API server. A simulated DRA driver has devices beside the plugin's.
+Everything lies below one temporary directory, which goes with the demo.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ from runtime.log import Log, configure
 from runtime.process import Fatal, run, run_actors
 from simulator import SimulatedKubelet
 from simulator.control_server import control_server
+from simulator.demo_npu import npu_driver
+from simulator.dra_driver import DraDriver
 from simulator.model import AdmissionError, Owner, PodSpec
 from simulator.scenario import Act, Arrive, Fail, Leave, Recover, Scenario
 
@@ -91,18 +94,23 @@ async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.E
     exporter = Child(
         "exporter",
         *("--kubelet.root", str(root), "--node-name", NODE, "--web.listen-address", str(address)),
+        *("--pods.source", "apiserver"),
     )
     try:
         for name in _DEVICE_FILES:
             _touch(host / name)
         simulated = SimulatedKubelet(root, node_name=NODE, numa_nodes=2, pods_api=True)
-        async with simulated as kubelet, control_server(kubelet):
+        async with (
+            simulated as kubelet,
+            control_server(kubelet),
+            npu_driver(kubelet, directory) as (driver, kubeconfig),
+        ):
             try:
                 await run_actors(
                     [
                         plugin.run(),
-                        _follow(exporter, plugin),
-                        _live(exporter, kubelet, host, pace, Scenario(rng)),
+                        _follow(exporter, plugin, kubeconfig),
+                        _live(exporter, kubelet, driver, host, Scenario(rng), pace=pace),
                         _announce(exporter, plugin, root),
                     ],
                     stop,
@@ -175,9 +183,9 @@ class Child:
                 self.url.set_result(said["url"])
 
 
-async def _follow(exporter: Child, plugin: Child) -> None:
-    """Run the exporter, with the address of the plugin."""
-    await exporter.run("--plugin.url", await plugin.url)
+async def _follow(exporter: Child, plugin: Child, kubeconfig: Path) -> None:
+    """Run the exporter, with the addresses of the plugin and the API server."""
+    await exporter.run("--plugin.url", await plugin.url, "--kubeconfig", str(kubeconfig))
 
 
 async def _announce(exporter: Child, plugin: Child, root: Path) -> None:
@@ -201,10 +209,18 @@ Ctrl-C ends it and leaves nothing behind.
 
 
 async def _live(
-    exporter: Child, kubelet: SimulatedKubelet, host: Path, pace: float, scenario: Scenario
+    exporter: Child,
+    kubelet: SimulatedKubelet,
+    driver: DraDriver,
+    host: Path,
+    scenario: Scenario,
+    *,
+    pace: float,
 ) -> None:
     """Run the scenario on the node, one event each `pace` seconds, once the exporter is ready."""
-    await kubelet.wait_until(lambda node: all(map(node.allocatable, RESOURCES)), _START_WITHIN)
+    await kubelet.wait_until(
+        lambda node: all(map(node.allocatable, RESOURCES)) and driver.notified, _START_WITHIN
+    )
     # Every node has pods without devices; a kubelet that lists none has not heard from the API server.
     await kubelet.add_pod(PodSpec("kube-proxy-x7k2p", "kube-system", owner=Owner("DaemonSet", "kube-proxy")))
     async with asyncio.timeout(_START_WITHIN):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from simulator.model import ContainerSpec, Owner, PodSpec
+from simulator.demo_npu import EXTENDED_RESOURCE, NAMESPACE, TEMPLATE
+from simulator.model import ClaimRef, ContainerSpec, Owner, PodClaim, PodSpec
 
 _SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"
 """The characters that Kubernetes takes for the random ends of names."""
@@ -16,13 +17,17 @@ _SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Something that people run: its pods' containers with what they ask for, and how many at most."""
+    """Something that people run: its pods' containers with what they ask for, and how many at most.
+
+    `claim`: the ResourceClaimTemplate of a claim that all its containers use.
+    """
 
     namespace: str
     name: str
     kind: str
     containers: Mapping[str, Mapping[str, int]]
     most: int
+    claim: str = ""
 
 
 WORKLOADS: Final = (
@@ -37,6 +42,8 @@ WORKLOADS: Final = (
     Workload("training", "resnet", "Job", {"trainer": {"example.com/gpu": 2, "example.com/nic": 1}}, 2),
     Workload("notebooks", "jupyter", "StatefulSet", {"notebook": {"example.com/gpu": 1}}, 2),
     Workload("network", "packet-gateway", "Deployment", {"dataplane": {"example.com/nic": 2}}, 1),
+    Workload(NAMESPACE, "assistant", "Deployment", {"server": {}}, 1, claim=TEMPLATE),
+    Workload(NAMESPACE, "embedder", "Deployment", {"server": {EXTENDED_RESOURCE: 1}}, 1),
 )
 
 FRAGILE: Final = ("dev/video1", "dev/video3", "dev/nic2")
@@ -108,8 +115,12 @@ class Scenario:
             name=f"{owner}-{self._letters(5)}",
             namespace=workload.namespace,
             containers=tuple(
-                ContainerSpec(name, resources=wish) for name, wish in workload.containers.items()
+                ContainerSpec(
+                    name, resources=wish, claim_refs=(ClaimRef("device"),) if workload.claim else ()
+                )
+                for name, wish in workload.containers.items()
             ),
+            resource_claims=(PodClaim("device", template=workload.claim),) if workload.claim else (),
             labels=labels,
             owner=Owner(
                 *("ReplicaSet" if workload.kind == "Deployment" else workload.kind, owner),
