@@ -100,7 +100,7 @@ class DraDriver:
         self.notified: list[registration.RegistrationStatus] = []
         self.devices: dict[str, Object] = {}
         self.fields_dropped = False
-        """Whether the API server kept other slices than were sent: gates are off there."""
+        """Whether the API server left out something of a slice: a gate is off there."""
         self.health: dict[str, tuple[str, str]] = {}
         self._node = node
         self._pool = pool or node
@@ -233,7 +233,7 @@ class DraDriver:
         status, kept = await self._api("POST" if found is None else "PUT", path, document)
         if status in {200, 201}:
             self._kept[key] = kept["spec"]
-            self.fields_dropped = self.fields_dropped or kept["spec"] != spec
+            self.fields_dropped = self.fields_dropped or not _has(kept["spec"], spec)
 
     async def _owner(self) -> Object:
         status, node = await self._api("GET", f"/api/v1/nodes/{self._node}", None)
@@ -382,6 +382,15 @@ class DraDriver:
                     await changed.wait()
             except TimeoutError:
                 continue
+
+
+def _has(kept: Any, sent: Any) -> bool:
+    """Whether all that was sent was kept; the API server adds a taint's time."""
+    if isinstance(sent, dict):
+        return isinstance(kept, dict) and all(_has(kept.get(key), value) for key, value in sent.items())
+    if isinstance(sent, list):
+        return isinstance(kept, list) and len(kept) == len(sent) and all(map(_has, kept, sent))
+    return bool(kept == sent)
 
 
 def _base(one: Object) -> str:

@@ -114,6 +114,9 @@ class ObjectStore:
 
     def _keep(self, kind: str, resource: str, made: Object) -> Object:
         made["metadata"]["resourceVersion"] = self.next_version()
+        for one in made.get("spec", {}).get("devices", ()) if resource == SLICES else ():
+            for found in one.get("taints", ()):
+                found.setdefault("timeAdded", rfc3339(self._wall()))
         self._objects[resource][_key(made)] = made
         self._tell(Change(kind, resource, made))
         return deepcopy(made)
@@ -194,15 +197,21 @@ def resource_slice(
     counters: Mapping[str, Mapping[str, str]] | None = None,
     name: str = "",
 ) -> Object:
-    """A slice of `pool` (empty: named as the node), one of `count`. `counters`: quantities by counter set."""
+    """A slice of `pool` (empty: named as the node), one of `count`. `counters`: quantities by counter set.
+
+    Raises ValueError for devices and counters together.
+    """
+    offered = list(devices)
+    if offered and counters:
+        raise ValueError("a slice has either devices or shared counters")
     spec: Object = {
         "driver": driver,
         "nodeName": node,
         "pool": {"name": pool or node, "generation": generation, "resourceSliceCount": count},
-        "devices": list(devices),
     }
-    if counters:
-        # Kubernetes: counters and the devices that consume them are in slices of their own since 1.35.
+    if not counters:
+        spec["devices"] = offered
+    else:
         spec["sharedCounters"] = [{"name": n, "counters": _values(c)} for n, c in counters.items()]
     return {
         "metadata": {"generateName": f"{node}-{driver}-"} | ({"name": name} if name else {}),

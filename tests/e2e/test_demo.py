@@ -26,7 +26,12 @@ async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, 
         async def lively() -> bool:
             samples = await owners.scrape(url)
             resources = {labels["resource"] for labels, _ in samples.of("devicelens_resource_devices")}
-            assert resources == {"example.com/camera", "example.com/gpu", "example.com/nic"}
+            assert resources == {
+                "example.com/camera",
+                "example.com/gpu",
+                "example.com/nic",
+                "npu.example.com",
+            }
             released = sum(value for _, value in samples.of("devicelens_releases_total"))
             shared = [
                 labels["parent"]

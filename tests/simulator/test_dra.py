@@ -425,3 +425,31 @@ async def test_a_driver_without_a_service_of_the_kubelet_is_refused(
     async with ScriptedPlugin(cluster.root, DRIVER, directory="plugins_registry", info=info) as plugin:
         await until_holds(lambda: plugin.notified)
     assert "invalid supported gRPC versions of DRA driver plugin" in plugin.notified[0].error
+
+
+async def test_fields_of_a_gate_that_is_off_are_noticed_and_not_sent_for_ever(
+    cluster: SimulatedKubelet,
+) -> None:
+    api = ApiServer(cluster)
+    writes: list[str] = []
+    async with api.serve(), aiohttp.ClientSession(api.url) as session:
+        served = http_api(session)
+
+        async def without_taints(method: str, path: str, body: Object | None) -> tuple[int, Object]:
+            if method in {"POST", "PUT"} and body is not None:
+                writes.append(method)
+                for one in body["spec"]["devices"]:
+                    one.pop("taints", None)
+            return await served(method, path, body)
+
+        tainted, plain = [device("g0", taints=[taint("broken")])], [device("g0")]
+        for devices, drops in ((plain, False), (tainted, True)):
+            async with DraDriver(
+                cluster.root, DRIVER, "sim-node", devices, api=without_taints, cdi_root=cluster.root / "cdi"
+            ) as driver:
+                await driver.publish()
+                await driver.publish()
+                assert driver.fields_dropped == drops
+    assert writes == ["POST", "PUT"]
+    async with driving(cluster, tainted) as driver:
+        assert not driver.fields_dropped, "the API server adds a taint's time"
