@@ -272,8 +272,8 @@ SUBCOMMANDS: Final = (pod, pods, restart, fault, show)
     type=click.IntRange(0, 65535),
     default=None,
     metavar="PORT",
-    help="Serve the pods of this node as an API server, on loopback (0: any port); a kubeconfig that leads "
-    "there is written below the root.",
+    help="Serve the pods of this node and the objects of DRA as an API server, on loopback (0: any port); a "
+    "kubeconfig that leads there is written below the root.",
 )
 @flag("--older", type=click.Choice(get_args(Older)), default=None, help="Be an older one, that lacks this.")
 @flag(

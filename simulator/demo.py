@@ -94,7 +94,7 @@ async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.E
     exporter = Child(
         "exporter",
         *("--kubelet.root", str(root), "--node-name", NODE, "--web.listen-address", str(address)),
-        *("--pods.source", "apiserver"),
+        *("--pods.source", "apiserver", "--dra.source", "slices"),
     )
     try:
         for name in _DEVICE_FILES:

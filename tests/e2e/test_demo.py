@@ -42,6 +42,19 @@ async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, 
             return released >= 3
 
         await until("pods have come and gone", lively, limit=40)
+
+        async def by_claim_and_by_extended_resource() -> bool:
+            samples = await owners.scrape(url)
+            asked = {
+                labels["requested_as"]
+                for labels, _ in samples.of("devicelens_device_owner_info", resource="npu.example.com")
+            }
+            assert len(samples.of("devicelens_device_identity_info", resource="npu.example.com")) == 4
+            (allocatable,) = samples.of("devicelens_resource_allocatable_devices", resource="npu.example.com")
+            assert allocatable[1] == 3, "one is tainted"
+            return asked == {"npu", "example.com/npu"}
+
+        await until("claimed devices are held", by_claim_and_by_extended_resource, limit=40)
         await demo.line("device failed", limit=40)
         await demo.line("device came back", limit=40)
         assert (await owners.get(url, "/"))[0] == 200
