@@ -23,7 +23,7 @@ from exporter.history.archive import Archive, HistoryLimits, QueryMoment
 from exporter.history.coverage import PollSequence, PollTimes
 from exporter.history.query import HistoryQuery
 from exporter.history.record import HoldingFacts, HoldingKey, HoldingRow, Present
-from exporter.history.rows import read_holding, read_row, read_text
+from exporter.history.rows import read_holding, read_present, read_text
 from exporter.history.texts import Texts
 from runtime.clock import Clock
 
@@ -72,7 +72,7 @@ class Churn:
         for device in (f"GPU-{slot * 2:032x}", f"GPU-{slot * 2 + 1:032x}"):
             resource = "nvidia.com/gpu" if slot % 2 else "example.com/nic"
             names = ("ml" if slot % 3 else "inference", pod, "main")
-            self.held[device] = HoldingKey(resource, "", "", device, "", "", "", *names), facts
+            self.held[device] = HoldingKey(resource, device, *names), facts
 
 
 def live(churn: Churn, holdings: int) -> float:
@@ -157,7 +157,7 @@ def fetch(bare: sqlite3.Connection, texts: Texts, numbers: Sequence[int]) -> lis
     """The rows of these numbers, as directly as SQLite can."""
     count = len(numbers)
     return [
-        *(read_row(values) for values in bare.execute(sql.fetch_some("present", count), numbers)),
+        *(read_present(values) for values in bare.execute(sql.fetch_some("present", count), numbers)),
         *(
             read_holding(values, texts.text)
             for values in bare.execute(sql.fetch_some("holdings", count), numbers)

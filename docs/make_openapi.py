@@ -137,7 +137,11 @@ _EXPLAIN: Final = [
     ),
 ]
 _HISTORY: Final = [
-    _RESOURCE_OR_DRIVER,
+    _parameter(
+        "resource",
+        "A resource, or what the container asked by: its whole name or the part after the slash.",
+        "gpu",
+    ),
     _DRIVER,
     _parameter(
         "device",
@@ -151,6 +155,7 @@ _HISTORY: Final = [
     ),
     _parameter("container", "The whole name of a container; needs pod, uid or device.", "trainer"),
     _parameter("uid", "The uid of the holding pod.", "3f2a6c1e-5a56-4d0e-9a53-0d5f3c6f7b11"),
+    _parameter("claim", "The whole name of a ResourceClaim.", "llama-0-gpu-x7k2p"),
     _parameter("at", "Who held what at this moment; excludes from and to.", "-1h30m", _TIME),
     _parameter("from", "Holdings that lasted until this time or later.", "2026-11-20T00:00:00Z", _TIME),
     _parameter("to", "Holdings that began at this time or earlier.", "2026-11-20T06:00:00Z", _TIME),

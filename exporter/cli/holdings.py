@@ -42,14 +42,23 @@ from exporter.cli.table import (
     unix_time,
 )
 from exporter.views.schema import BoundEntry, HistoryDocument, PastDeviceEntry, PastEntry
-from exporter.views.wording import NOT_RECORDED, count_unheld, counted, lasting, listed, rfc3339, spelled
+from exporter.views.wording import (
+    NOT_PUBLISHED,
+    NOT_RECORDED,
+    count_unheld,
+    counted,
+    lasting,
+    listed,
+    rfc3339,
+    spelled,
+)
 
 _ALL: Final = 100_000
 """Holdings of one moment: all that an exporter has."""
 _COLUMNS: Final = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER")
 _RANGE_COLUMNS: Final = (*_COLUMNS, "FROM", "TO", "HELD FOR")
 _MOMENT_COLUMNS: Final = (*_COLUMNS, "SINCE", "UNTIL")
-_WIDE_COLUMNS: Final = ("NODE", "PARENT", "UID", "WORKLOAD", "CLAIM", "CERTAINTY")
+_WIDE_COLUMNS: Final = ("NODE", "PARENT", "UID", "WORKLOAD", "CLAIM", "REQUESTED AS", "CERTAINTY")
 _SIMILAR: Final = 3
 """Names that a message suggests."""
 _EXACT: Final = 1.0
@@ -129,8 +138,8 @@ def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, output
 
 def _count(document: HistoryDocument) -> str:
     """`6 devices: 2 held, 1 perhaps, 2 free, 1 unknown`."""
-    sure = {(e.resource, e.driver, e.pool, e.device) for e in document.holdings if e.certain}
-    known = {(e.resource, e.driver, e.pool, e.device) for e in document.holdings}
+    sure = {(entry.resource, entry.device) for entry in document.holdings if entry.certain}
+    known = {(entry.resource, entry.device) for entry in document.holdings}
     perhaps = len(known) - len(sure)
     states = [f"{len(sure)} held"] * bool(sure) + [f"{perhaps} perhaps"] * bool(perhaps)
     unheld = count_unheld(Counter(entry.state for entry in document.devices))
@@ -144,6 +153,9 @@ def _unknown(document: HistoryDocument, states: Collection[str], when: str) -> s
     if asked and document.complete and not document.devices_recorded:
         words = " or ".join(asked)
         return f"it is unknown which devices of {spelled(document.node)} were {words} {when}: {NOT_RECORDED}"
+    if asked and document.held_only:
+        names = listed([spelled(name) for name in document.held_only])
+        return f"it is unknown which devices of {names} were {' or '.join(asked)} {when}: {NOT_PUBLISHED}"
     return "history does not say which held devices were unhealthy" if "unhealthy" in states else ""
 
 
@@ -152,14 +164,14 @@ def _holders_at(document: HistoryDocument, query: HolderQuery) -> HistoryDocumen
     found = list(document.holdings) if not query.states or "held" in query.states else []
     devices = [one for one in document.devices if not query.states or one.state in query.states]
     if query.resource:
-        known = {*document.resources, *(entry.driver for entry in found if entry.driver)}
+        known = document.resources
         name = resource_among(known, query.resource)
         if name is None:
             raise NoMatchError(
                 f"the history of {spelled(document.node)} has no resource {spelled(query.resource)!r}: "
                 f"{there_are(known)}"
             )
-        found = [entry for entry in found if name in {entry.resource, entry.driver}]
+        found = [entry for entry in found if name in {entry.resource, entry.requested_as}]
         devices = [entry for entry in devices if entry.resource == name]
     if query.device:
         names = [(one.device, one.parent, one.device) for one in found]
@@ -249,11 +261,9 @@ def _between(since: str | None, until: str | None) -> str:
 
 
 def _holding(entry: PastEntry, now: float | None) -> Row:
-    resource = entry.resource or entry.driver or ""
-    device = entry.device if entry.pool is None else f"{entry.pool}/{entry.device}"
     return (
-        Cell.raw(resource, resource.rpartition("/")[2]),
-        Cell.of_id(f"{device} ({entry.share_id})" if entry.share_id else device),
+        Cell.raw(entry.resource, entry.resource.rpartition("/")[2]),
+        Cell.of_id(f"{entry.device} ({entry.share_id})" if entry.share_id else entry.device),
         Cell(_state(entry)),
         Cell.raw(f"{entry.namespace}/{entry.pod}"),
         Cell.raw(entry.container),
@@ -282,7 +292,7 @@ def _wide_cells(entry: PastEntry) -> Row:
     claim = f"{entry.claim_namespace}/{entry.claim}" if entry.claim else ""
     bounds = [entry.start.certainty, *([entry.end.certainty] if entry.end is not None else [])]
     certainty = ", ".join([*bounds, *(["assumed"] if entry.assumed else [])])
-    texts = (entry.pod_uid or "", workload, claim, certainty)
+    texts = (entry.pod_uid or "", workload, claim, entry.requested_as or "", certainty)
     return (Cell.raw(entry.node), Cell.of_id(entry.parent or ""), *map(Cell.raw, texts))
 
 

@@ -88,8 +88,8 @@ def _with_devices(query: HistoryQuery, found: FoundRows, result: HistoryResult) 
     """`result` with the devices that nobody held at the moment of `query`. They follow the last holding."""
     if found.devices is None:
         return result
-    devices, recorded, counts = found.devices
-    result = replace(result, devices_recorded=recorded, device_counts=counts)
+    devices, recorded, counts, held_only = found.devices
+    result = replace(result, devices_recorded=recorded, device_counts=counts, held_only=held_only)
     if result.next is not None:
         return result
     first = query.after.devices if query.after is not None else 0

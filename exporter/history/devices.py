@@ -1,13 +1,15 @@
 """The devices of a node over time: which were free, and which were unhealthy. Pure.
 
-History has a row for each time in which a device was known and its health did not change. Two kinds of rows
+History has a row for each time in which a device was known and its health did not change, except for a
+partition while another one of its physical device counts in its place (Device.alternative). Two kinds of rows
 are no devices:
 
 - RECORDED: the time in which devices were recorded. Outside of it they are unknown: an older version wrote
   it, the kubelet did not report allocatable devices, or there were too many devices or changes.
-- a resource with the device "": the time in which none of its devices was allocatable. The rows of its
-  devices stay as they are meanwhile, so that a restart of the kubelet or of a plugin is one row. A device
-  that vanishes meanwhile counts as unhealthy until another one is allocatable again.
+- a resource with the device "": the time in which none of its devices was allocatable, or, with an unknown
+  health, in which only its held devices were known (Snapshot.knows_all). The rows of its devices stay as they
+  are meanwhile, so that a restart of the kubelet or of a plugin is one row. A device that vanishes meanwhile
+  counts as unhealthy, or is unknown, until the time is over.
 """
 
 import math
@@ -20,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.history.record import bounded
-from exporter.mapping.model import DeviceKey, Snapshot
+from exporter.mapping.model import Device, DeviceKey, Snapshot
 
 DEVICES: Final = 16_384
 """Devices of a node that are recorded; of a node with more, none."""
@@ -40,11 +42,12 @@ UNKNOWN: Final = "unknown"
 
 class RecordedDevice(NamedTuple):
     """The physical device behind a replica or a slice, "" for a whole device, and whether the kubelet counts
-    the device as allocatable.
+    the device as allocatable. Of a claimed device only a taint is known, which keeps pods away: without one
+    the health is None, unknown.
     """
 
     parent: str
-    healthy: bool
+    healthy: bool | None
 
 
 KnownDevices = Mapping[DeviceKey, RecordedDevice]
@@ -70,11 +73,14 @@ class DeviceRow(Struct, frozen=True):
 
 
 class DeviceAt(NamedTuple):
-    """A device that nobody held at a moment: FREE, UNHEALTHY or UNKNOWN."""
+    """A device that nobody held at a moment: FREE, UNHEALTHY or UNKNOWN, and whether it was healthy, None if
+    that is unknown.
+    """
 
     key: DeviceKey
     parent: str
     state: str
+    healthy: bool | None
 
 
 def known_devices(snapshot: Snapshot) -> KnownDevices:
@@ -86,24 +92,36 @@ def known_devices(snapshot: Snapshot) -> KnownDevices:
         return {}
     found = {RECORDED: RecordedDevice("", healthy=True)}
     for resource, counts in snapshot.resources().items():
-        if resource and not counts.allocatable:
+        if resource and not snapshot.knows_all(resource):
+            found[DeviceKey(bounded(resource), "")] = RecordedDevice("", healthy=None)
+        elif resource and not counts.allocatable:
             found[DeviceKey(bounded(resource), "")] = RecordedDevice("", healthy=False)
     for device in devices:
         resource, name = device.key
-        if resource and name:
+        if resource and name and not device.alternative and snapshot.knows_all(resource):
             key = DeviceKey(bounded(resource), bounded(name))
-            found[key] = RecordedDevice(bounded(device.parent), device.allocatable)
+            found[key] = RecordedDevice(bounded(device.parent), _healthy(device))
     return found
+
+
+def _healthy(device: Device) -> bool | None:
+    return None if device.claimed is not None and device.allocatable else device.allocatable
 
 
 def same_devices(snapshot: Snapshot, before: Snapshot | None) -> bool:
     """Whether both record the same devices. Cheap where they share their devices."""
-    if before is None or snapshot.complete != before.complete:
+    if before is None or _known_of(snapshot) != _known_of(before):
         return False
     changed = snapshot.changed_since(before)
-    return changed is not None and all(
-        (was.allocatable, was.parent) == (now.allocatable, now.parent) for was, now in changed
-    )
+    return changed is not None and all(_recorded(was) == _recorded(now) for was, now in changed)
+
+
+def _known_of(snapshot: Snapshot) -> tuple[object, ...]:
+    return snapshot.complete, snapshot.published, snapshot.held_only
+
+
+def _recorded(device: Device) -> tuple[object, ...]:
+    return device.allocatable, device.parent, device.alternative
 
 
 class DeviceJournal:
@@ -213,12 +231,13 @@ class DeviceJournal:
 
 class DevicesAt(NamedTuple):
     """The devices that nobody held at a moment, sorted, whether devices were recorded then, and the number of
-    devices by state.
+    devices by state. `held_only` are the resources of which only held devices were known.
     """
 
     devices: Sequence[DeviceAt]
     recorded: bool
     counts: Mapping[str, int]
+    held_only: Sequence[str] = ()
 
 
 def devices_at(
@@ -231,6 +250,7 @@ def devices_at(
     """
     by_key = sorted(rows, key=lambda row: row.key)
     recorded, none_left = False, dict[str, bool]()
+    held_only: list[str] = []
     found: list[DeviceAt] = []
     # The two kinds of rows without a device sort before the devices that they are about.
     for key, group in groupby(by_key, key=lambda row: row.key):
@@ -240,11 +260,14 @@ def devices_at(
             recorded = bool(sure)
         elif not key.device:
             none_left[key.resource] = bool(sure)
+            if any(row.facts.healthy is None for row in of_key):
+                held_only.append(key.resource)
         elif key not in held:
-            state = FREE if sure == [True] else UNHEALTHY
-            if not observed or not recorded or not sure or len(set(sure)) > 1:
+            state = UNHEALTHY if False in sure else FREE
+            if not observed or not recorded or len(set(sure)) != 1 or key.resource in held_only:
                 state = UNKNOWN
             elif key.resource in none_left and state == FREE:
                 state = UNHEALTHY if none_left[key.resource] else UNKNOWN
-            found.append(DeviceAt(key, of_key[-1].facts.parent, state))
-    return DevicesAt(found, recorded, Counter(device.state for device in found))
+            healthy = sure[0] if state == FREE else False if state == UNHEALTHY else None
+            found.append(DeviceAt(key, of_key[-1].facts.parent, state, healthy))
+    return DevicesAt(found, recorded, Counter(device.state for device in found), held_only)

@@ -58,8 +58,7 @@ def _continuation(row: HoldingRow, own: Sequence[HoldingRow], until: float | Non
     """The row of `own` that continues `row`, which was open at `until`."""
     for mine in own:
         beside = until is not None and mine.low <= until
-        known = {uid for uid in (row.facts.uid, mine.facts.uid) if uid}
-        if (mine.start.certainty is Certainty.HELD_ALREADY or beside) and len(known) < 2:
+        if (mine.start.certainty is Certainty.HELD_ALREADY or beside) and row.facts.may_continue(mine.facts):
             return mine
     return None
 
@@ -82,17 +81,19 @@ def paired(
     """Pair the rows of one key with present facts; also returns the rows and the facts without a pair.
 
     Equal uids are one pod. An unknown uid contradicts nothing, but with several pods of one name it cannot be
-    paired (exporter.mapping.holdings has the same rule).
+    paired. Without a uid that proves it, another claim is another pod. exporter.mapping.holdings has the same
+    rules.
     """
     gone, new = list(rows), list(facts)
     pairs: list[tuple[HoldingRow, HoldingFacts]] = []
     for row in rows:
-        match = next((fact for fact in new if fact.uid == row.facts.uid), None)
+        same = [fact for fact in new if fact.uid == row.facts.uid and row.facts.may_continue(fact)]
+        match = next(iter(same), None)
         if match is not None:
             pairs.append((row, match))
             gone.remove(row)
             new.remove(match)
-    if len(gone) == len(new) == 1 and not (gone[0].facts.uid and new[0].uid):
+    if len(gone) == len(new) == 1 and gone[0].facts.may_continue(new[0]):
         return [*pairs, (gone[0], new[0])], [], []
     return pairs, gone, new
 
@@ -375,7 +376,7 @@ class Journal:
         """The open rows of `key` after `poll`."""
         pairs, gone, new = paired(rows, facts)
         kept = [self._continued(row, fact, poll, first=first) for row, fact in pairs]
-        start = self._start(key, poll, first=first)
+        start = self._start(poll, first=first, claimed=any(fact.claim for fact in new))
         for row in gone:
             end = row.missed or self._end(poll, first=first)
             doubted = self._in_doubt(row, poll, first=first)
@@ -438,13 +439,13 @@ class Journal:
         self.pending.rows[row.id] = row
         return row
 
-    def _start(self, key: HoldingKey, poll: PollRecord, *, first: bool) -> Bound:
+    def _start(self, poll: PollRecord, *, first: bool, claimed: bool) -> Bound:
         times = poll.times
         if first:
             if self._stored_until is None:
                 return Bound(None, times.answered, Certainty.HELD_ALREADY)
             return between(self._stored_until, times.answered, Certainty.WHILE_DOWN)
-        not_before = poll.not_before() if key.resource else poll.before.asked if poll.before else None
+        not_before = poll.before.asked if claimed and poll.before is not None else poll.not_before()
         return between(times.asked if not_before is None else not_before, times.answered, certainty(poll.gap))
 
     def _end(self, poll: PollRecord, *, first: bool) -> Bound:

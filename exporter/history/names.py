@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from msgspec.structs import replace
-
 from exporter.history import sql
 from exporter.history.query import MATCHED, HistoryQuery, NameMatch
 from exporter.history.texts import Texts
@@ -31,34 +29,25 @@ class Names:
         self._texts = texts
         self._content = content
 
-    def matched(
-        self, question: HistoryQuery
-    ) -> tuple[HistoryQuery, Mapping[str, sql.NameSet], tuple[NameMatch, ...]]:
-        """The query, the names that replace those of its fields, and how each matched."""
+    def matched(self, question: HistoryQuery) -> tuple[Mapping[str, sql.NameSet], tuple[NameMatch, ...]]:
+        """The names that replace those of the query's fields, and how each matched."""
         if not question.parts:
-            return question, sql.NOTHING_CHOSEN, ()
+            return sql.NOTHING_CHOSEN, ()
         chosen: dict[str, sql.NameSet] = {}
         matches: list[NameMatch] = []
         if question.resource:
-            question, found = self._match_resource(question, chosen)
-            matches.append(found)
+            matches.append(self._match_resource(question.resource, chosen))
         fields = [field for field in sql.PARTS if getattr(question, field)]
         matches.extend(self._match_part(field, getattr(question, field), chosen) for field in fields)
-        return question, chosen, tuple(matches)
+        return chosen, tuple(matches)
 
-    def _match_resource(
-        self, question: HistoryQuery, chosen: dict[str, sql.NameSet]
-    ) -> tuple[HistoryQuery, NameMatch]:
-        given = question.resource
-        known, drivers = self.resources(), self._known("driver", "holdings", "past", "present")
+    def _match_resource(self, given: str, chosen: dict[str, sql.NameSet]) -> NameMatch:
+        known = self.resources()
         found = resources_named(known, given)
         if found and same(found[0], given):
-            return question, NameMatch("resource", given, whole=True)
-        if not found and any(same(driver, given) for driver in drivers):
-            by_driver = replace(question, resource="", driver=given)
-            return by_driver, NameMatch("resource", given, whole=True)
+            return NameMatch("resource", given, whole=True)
         chosen["resource"] = sql.NameSet(found[: sql.FEW])
-        return question, _partly("resource", given, found, (*known, *drivers))
+        return _partly("resource", given, found, known)
 
     def _match_part(self, field: str, given: str, chosen: dict[str, sql.NameSet]) -> NameMatch:
         statement, parameters = sql.is_name(field, given, self._content)
@@ -88,8 +77,13 @@ class Names:
         return sorted(found)
 
     def resources(self) -> list[str]:
-        """All resources, sorted."""
-        return self._known("resource", "holdings", "past", "present", "device_spans")
+        """All resources, and what else containers asked by, sorted."""
+        found = {
+            *self._known("resource", "holdings", "past", "present", "device_spans"),
+            *self._known("requested_as", "holdings", "present"),
+            *self._known("driver", "past"),
+        }
+        return sorted(found)
 
     def _decoded(self, query: str, parameters: Mapping[str, object] | None = None) -> list[str]:
         return [self._texts.text(code) for (code,) in self._db.execute(query, parameters or {})]

@@ -86,11 +86,12 @@ def read_cursor(text: str) -> Cursor:
 
 class HistoryQuery(Struct, frozen=True):
     """Filters: "" matches everything. Names are whole. `device` also matches the shares and slices of a
-    physical device. A name with spelled-out control characters also matches its raw form.
+    physical device, and `resource` what the containers asked by. `driver` is the resource of claimed devices.
+    A name with spelled-out control characters also matches its raw form.
 
     `parts`: a `resource`, `device`, or `pod` that is no whole name in history matches as people type it
-    (exporter.mapping.names): a resource by the part after its slash, or as the name of a driver; a device and
-    a pod by a part of the name, case-insensitive.
+    (exporter.mapping.names): a resource by the part after its slash; a device and a pod by a part of the
+    name, case-insensitive.
 
     `since` and `until` are unix times, None for no limit; equal values query a moment.
     """
@@ -102,6 +103,7 @@ class HistoryQuery(Struct, frozen=True):
     pod: str = ""
     container: str = ""
     uid: str = ""
+    claim: str = ""
     parts: bool = False
     since: float | None = None
     until: float | None = None
@@ -111,9 +113,8 @@ class HistoryQuery(Struct, frozen=True):
     @property
     def devices_at(self) -> float | None:
         """The moment whose free devices match; None where only holdings do."""
-        if self.since != self.until or any((self.driver, self.namespace, self.pod, self.container, self.uid)):
-            return None
-        return self.since
+        names = (self.driver, self.namespace, self.pod, self.container, self.uid, self.claim)
+        return None if self.since != self.until or any(names) else self.since
 
 
 MATCHED: Final = 20
@@ -141,7 +142,8 @@ class HistoryResult(Struct, frozen=True):
     Coverage reaches from `earliest` to `latest`, None without any; `unseen` are its gaps in the range of the
     query. `next` is the cursor of the next page. At a moment, `devices` are those that nobody held, after the
     last row, and `device_counts` counts all of them by state; `devices_recorded` says whether history has the
-    devices of this time (None: not asked, or rows follow). `resources` are all resources of history.
+    devices of this time (None: not asked, or rows follow), `held_only` are the resources of which it has only
+    holdings of this time. `resources` are all resources of history, and what else containers asked by.
     `kept_in` is file or memory; `trouble` says why history is not in its file, or why the file is behind.
     """
 
@@ -155,6 +157,7 @@ class HistoryResult(Struct, frozen=True):
     kept_in: str = "memory"
     trouble: str = ""
     devices: Sequence[DeviceAt] = ()
+    held_only: Sequence[str] = ()
     device_counts: Mapping[str, int] = field(default_factory=dict[str, int])
     devices_recorded: bool | None = None
 

@@ -54,19 +54,10 @@ class Bound(NamedTuple):
 
 
 class HoldingKey(NamedTuple):
-    """A device and the names of its holder, whichever pod of that name it is.
-
-    A device plugin's device has a `resource`; a claimed one (DRA) has `driver`, `pool` and the claim. The
-    other fields are "".
-    """
+    """A device and the names of its holder, whichever pod of that name it is."""
 
     resource: str
-    driver: str
-    pool: str
     device: str
-    share_id: str
-    claim_namespace: str
-    claim: str
     namespace: str
     pod: str
     container: str
@@ -75,6 +66,10 @@ class HoldingKey(NamedTuple):
 class HoldingFacts(NamedTuple):
     """Facts about a holding: the pod's uid and workload, "" until known, the physical device behind a replica
     or a slice, "" for a whole device, and the node's name.
+
+    A claimed device (DRA) has the claim, of several the first in order, its share, "" unless the device is
+    shared by capacity, and what the container asked by (Device.requested_as), "" until known. A container
+    asks for a plugin's device by its resource: all four are "".
     """
 
     uid: str = ""
@@ -82,6 +77,18 @@ class HoldingFacts(NamedTuple):
     workload: str = ""
     parent: str = ""
     node: str = ""
+    claim_namespace: str = ""
+    claim: str = ""
+    share_id: str = ""
+    requested_as: str = ""
+
+    def may_continue(self, other: "HoldingFacts") -> bool:
+        """Whether both may be of one pod. A uid that is unknown contradicts nothing; another claim does: a
+        pod's claims never change, and its successor has claims of its own.
+        """
+        if self.uid and other.uid:
+            return self.uid == other.uid
+        return (self.claim_namespace, self.claim) == (other.claim_namespace, other.claim)
 
 
 class HoldingRow(Struct, frozen=True):
@@ -92,6 +99,8 @@ class HoldingRow(Struct, frozen=True):
 
     `assumed`: there was a gap without polls in it, and no uid proves that the pod is still the same: another
     one of its name may have taken its place.
+
+    `pool` is that of a claimed device in a row that schema version 3 wrote, "" in every other row.
     """
 
     id: int
@@ -101,6 +110,7 @@ class HoldingRow(Struct, frozen=True):
     end: Bound | None = None
     missed: Bound | None = None
     assumed: bool = False
+    pool: str = ""
 
     @property
     def low(self) -> float:
@@ -132,8 +142,8 @@ def present(
     *,
     devices: Iterable[Device] | None = None,
 ) -> Present:
-    """The holdings of `snapshot` on `node`, of device plugins' devices and of claimed devices, without those
-    that are unconfirmed. Only those of its `devices` if given.
+    """The holdings of `snapshot` on `node`, without those that are unconfirmed. Only those of its `devices`
+    if given.
     """
     found: dict[HoldingKey, tuple[HoldingFacts, ...]] = {}
     # A container's names and facts are the same for all its devices.
@@ -148,7 +158,9 @@ def present(
                 of = known[holder, device.parent] = (_names(holder), (facts,))
             resource, name = device.key
             names, same = of
-            key = HoldingKey(bounded(resource), "", "", bounded(name), "", "", "", *names)
+            if device.claimed is not None:
+                same = (_through_claim(same[0], device, holder),)
+            key = HoldingKey(bounded(resource), bounded(name), *names)
             if found.setdefault(key, same) is not same:
                 found[key] = (*found[key], *same)
     return found
@@ -163,12 +175,24 @@ def unconfirmed(snapshot: Snapshot) -> frozenset[HoldingKey]:
 
 def key_of(held: DeviceKey, holder: Holder) -> HoldingKey:
     """The key of the holding of `held` by `holder`."""
-    return HoldingKey(bounded(held.resource), "", "", bounded(held.device), "", "", "", *_names(holder))
+    return HoldingKey(bounded(held.resource), bounded(held.device), *_names(holder))
 
 
-def _facts(holder: Holder, workload: Workload, node: str, parent: str = "") -> HoldingFacts:
+def _facts(holder: Holder, workload: Workload, node: str, parent: str) -> HoldingFacts:
     known = (holder.pod_uid, workload.kind, workload.name, parent, node)
     return HoldingFacts(*map(bounded, known))
+
+
+def _through_claim(facts: HoldingFacts, device: Device, holder: Holder) -> HoldingFacts:
+    """`facts` with the first claim through which `holder` has a claimed device."""
+    claims = () if device.claimed is None else device.claimed.through
+    claim = next(one for one in claims if one.holder == holder and not one.admin)
+    return facts._replace(
+        claim_namespace=bounded(claim.claim_namespace),
+        claim=bounded(claim.claim),
+        share_id=bounded(claim.share_id),
+        requested_as=bounded(device.requested_as(holder)),
+    )
 
 
 def _names(holder: Holder) -> tuple[str, str, str]:

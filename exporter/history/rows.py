@@ -16,7 +16,7 @@ from typing import Any, Final
 from exporter.history.coverage import CoveredSpan, GapReason
 from exporter.history.devices import DeviceRow, RecordedDevice
 from exporter.history.query import span_of
-from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
+from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow, bounded
 from exporter.mapping.model import DeviceKey
 
 TICKS: Final = 1 << 22
@@ -76,22 +76,52 @@ def _bound(bound: Bound) -> tuple[float | None, float | None, str]:
     return bound.not_before, bound.not_after, bound.certainty.value
 
 
-def read_row(values: Sequence[object]) -> HoldingRow:
-    """A row of PRESENT_COLUMNS or PAST_COLUMNS. Raises DamagedError."""
+def read_present(values: Sequence[object]) -> HoldingRow:
+    """A row of PRESENT_COLUMNS. Raises DamagedError."""
+    return _read_row(values, _NAMES, lambda texts: (HoldingKey(*texts[:5]), HoldingFacts(*texts[5:])))
+
+
+def read_former(values: Sequence[object]) -> HoldingRow:
+    """A row of FORMER_COLUMNS or PAST_COLUMNS. Raises DamagedError."""
+    return _read_row(values, _FORMER_NAMES, _former)
+
+
+_Names = tuple[HoldingKey, HoldingFacts]
+_NAMES: Final = len(HoldingKey._fields) + len(HoldingFacts._fields)
+_FORMER_NAMES: Final = 15
+
+
+def _former(texts: Sequence[str]) -> _Names:
+    resource, driver, pool, device, share_id, claim_namespace, claim, *others = texts
+    namespace, pod, container, uid, kind, workload, parent, node = others
+    if driver:
+        resource, device = driver, claimed_name(pool, device, node)
+    facts = HoldingFacts(uid, kind, workload, parent, node, claim_namespace, claim, share_id)
+    return HoldingKey(resource, device, namespace, pod, container), facts
+
+
+def claimed_name(pool: str, device: str, node: str) -> str:
+    """The name of a claimed device on its node (exporter.mapping.claimed_devices)."""
+    return device if pool == node else bounded(f"{pool}/{device}")
+
+
+def _read_row(
+    values: Sequence[object], number: int, read_names: Callable[[Sequence[str]], _Names]
+) -> HoldingRow:
+    """A row of an id, `number` names, bounds, `assumed`, `low`, and of a row that ended a `span`."""
     try:
-        number, *rest = values
-        texts = [_string(value) for value in rest[:15]]
-        start = _read_bound(rest[15:18])
-        end = None if rest[20] is None else _read_bound(rest[18:21])
-        over = len(rest) > 23 and rest[23] is not None
+        texts, rest = [_string(value) for value in values[1 : number + 1]], values[number + 1 :]
+        key, facts = read_names(texts)
+        end = None if rest[5] is None else _read_bound(rest[3:6])
+        over = len(rest) > 8 and rest[8] is not None
         return HoldingRow(
-            id=int(str(number)),
-            key=HoldingKey(*texts[:10]),
-            facts=HoldingFacts(*texts[10:]),
-            start=start,
+            id=int(str(values[0])),
+            key=key,
+            facts=facts,
+            start=_read_bound(rest[:3]),
             end=end if over else None,
             missed=None if over else end,
-            assumed=bool(rest[21]),
+            assumed=bool(rest[6]),
         )
     except (TypeError, ValueError, IndexError) as error:
         raise DamagedError(f"a row is invalid: {error}") from error
@@ -122,12 +152,12 @@ def holding_values(row: HoldingRow, holder: int, encode: Encode) -> tuple[object
     last = low if end.not_after is None else ticks(end.not_after)
     first = None if end.not_before is None else last - ticks(end.not_before)
     begun = None if row.start.not_before is None else ticks(row.start.not_after or 0.0) - low
-    names = (key.resource, key.driver, key.pool, key.device, row.facts.parent, key.namespace)
+    names = (key.resource, row.facts.requested_as, "", key.device, row.facts.parent, key.namespace)
     return (
         *(row.id, span(row) << LOW_BITS | low, begun, last - low, first),
         _CERTAIN.index((row.start.certainty, end.certainty, row.assumed)),
         *map(encode, names),
-        _claim(key),
+        _claim(row),
         holder,
     )
 
@@ -156,34 +186,42 @@ def _read_uid(value: Any) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def _claim(key: HoldingKey) -> str:
+def _claim(row: HoldingRow) -> str:
     """The claim, without what begins as the name of the pod, and without a namespace that is the pod's."""
-    if not (key.claim or key.claim_namespace or key.share_id):
+    key, facts = row.key, row.facts
+    if not (facts.claim or facts.claim_namespace or facts.share_id):
         return ""
-    pod = len(key.pod) if key.claim.startswith(key.pod) else 0
-    namespace = None if key.claim_namespace == key.namespace else key.claim_namespace
-    return json.dumps([pod, key.claim[pod:], namespace, key.share_id], ensure_ascii=False)
+    pod = len(key.pod) if facts.claim.startswith(key.pod) else 0
+    namespace = None if facts.claim_namespace == key.namespace else facts.claim_namespace
+    parts = [pod, facts.claim[pod:], namespace, facts.share_id]
+    return json.dumps(parts[:2] if namespace is None and not facts.share_id else parts, ensure_ascii=False)
+
+
+def claim_begins(claim: str) -> tuple[str, str]:
+    """How a row's claim begins if its name does not begin as the pod's."""
+    begins = json.dumps([0, claim], ensure_ascii=False)
+    return begins, f"{begins[:-1]},"
 
 
 def read_holding(values: Sequence[Any], decode: Decode) -> HoldingRow:
     """A row of HOLDING_COLUMNS and HOLDER_COLUMNS. Raises DamagedError."""
-    number, slot, begun, lasted, ending, certain, resource, driver, pool, device, parent, namespace = values[
+    number, slot, begun, lasted, ending, certain, resource, asked, pool, device, parent, namespace = values[
         :12
     ]
-    claim, _, pod, uid, container, kind, workload, node = values[12:]
+    claim, _, name, uid, container, kind, workload, node = values[12:]
     try:
         low = slot & LATEST
         last = low + lasted
         start, end, assumed = _CERTAIN[certain]
-        pod, space = _string(pod), decode(namespace)
-        share_id, claim_space, claim = _read_claim(claim, pod, space) if claim else ("", "", "")
-        key = HoldingKey(
-            *(decode(resource), decode(driver), decode(pool), decode(device), share_id, claim_space, claim),
-            *(space, pod, decode(container)),
-        )
+        pod, space = _string(name), decode(namespace)
+        through = _read_claim(claim, pod, space) if claim else ("", "", "")
+        pool, asked, on = decode(pool), decode(asked), decode(node)
+        key = HoldingKey(decode(resource), decode(device), space, pod, decode(container))
+        if pool:
+            key, asked = key._replace(resource=asked, device=claimed_name(pool, key.device, on)), ""
         if not isinstance(workload, str):
             workload = pod[:workload]
-        facts = HoldingFacts(_read_uid(uid), decode(kind), workload, decode(parent), decode(node))
+        facts = HoldingFacts(_read_uid(uid), decode(kind), workload, decode(parent), on, *through, asked)
         return HoldingRow(
             number,
             key,
@@ -192,22 +230,24 @@ def read_holding(values: Sequence[Any], decode: Decode) -> HoldingRow:
             Bound(None if ending is None else (last - ending) / TICKS, last / TICKS, end),
             None,
             assumed,
+            pool,
         )
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise DamagedError(f"a row is invalid: {error}") from error
 
 
 def _read_claim(text: str, pod: str, namespace: str) -> tuple[str, str, str]:
-    """The share's id, the claim's namespace and its name."""
-    begins, rest, other, share_id = json.loads(text)
+    """The claim's namespace, its name, and the share's id."""
+    begins, rest, other, share_id = (*json.loads(text), None, "")[:4]
     claim_namespace = namespace if other is None else _string(other)
-    return _string(share_id), claim_namespace, pod[:begins] + _string(rest)
+    return claim_namespace, pod[:begins] + _string(rest), _string(share_id)
 
 
 def device_values(row: DeviceRow, encode: Encode) -> tuple[object, ...]:
     """The values of DEVICE_COLUMNS."""
     names = (*row.key, row.facts.parent)
-    return (row.id, *map(encode, names), int(row.facts.healthy), row.low, row.since, row.until, row.high)
+    healthy = None if row.facts.healthy is None else int(row.facts.healthy)
+    return (row.id, *map(encode, names), healthy, row.low, row.since, row.until, row.high)
 
 
 def read_device(values: Sequence[object], decode: Decode) -> DeviceRow:
@@ -215,7 +255,7 @@ def read_device(values: Sequence[object], decode: Decode) -> DeviceRow:
     number, resource, device, parent, healthy, low, since, until, high = values
     try:
         key = DeviceKey(decode(resource), decode(device))
-        facts = RecordedDevice(decode(parent), bool(healthy))
+        facts = RecordedDevice(decode(parent), None if healthy is None else bool(healthy))
         return DeviceRow(
             int(str(number)), key, facts, real(low), real(since), optional(until), optional(high)
         )

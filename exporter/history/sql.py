@@ -3,6 +3,9 @@
 A query searches three tables: `present`, which is small, `holdings`, whose names are mostly numbers, and
 `past` while an older file is upgraded. Of both large tables it has a search for each class of length
 (exporter.history.query), so that each search reads little more than what it finds.
+
+A claim has no index. Claims that are generated for a pod have the pod's name, and are found by it; for others
+a search goes back in time.
 """
 
 import json
@@ -12,10 +15,11 @@ from typing import Final
 from msgspec import Struct, field
 
 from exporter.history.query import SPANS, HistoryQuery, reach, spellings
-from exporter.history.rows import LATEST, LOW_BITS, TICKS, Encode, ticks, uid_value
+from exporter.history.rows import LATEST, LOW_BITS, TICKS, Encode, claim_begins, ticks, uid_value
 from exporter.history.schema import (
     DEVICE_COLUMNS,
     ENDED,
+    FORMER_COLUMNS,
     HOLDER_COLUMNS,
     HOLDING_COLUMNS,
     PAST_COLUMNS,
@@ -59,6 +63,8 @@ _FETCHED: Final = {
     "past": f"SELECT {', '.join(PAST_COLUMNS)} FROM past",  # noqa: S608 -- constants
     "present": f"SELECT {', '.join(PRESENT_COLUMNS)} FROM present",  # noqa: S608 -- constants
 }
+FETCH_FORMER: Final = f"SELECT {', '.join(FORMER_COLUMNS)} FROM present ORDER BY id"  # noqa: S608 -- constants
+"""The rows of `present` before version 4."""
 
 
 def fetch(table: str, condition: str = "") -> str:
@@ -82,7 +88,8 @@ def distinct(table: str, column: str) -> str:
         return f"SELECT DISTINCT {column} FROM {table} WHERE {column} <> ''"  # noqa: S608 -- constants
     # As in the conditions of the partial indexes.
     named = f"{column} > ''" if table == "past" else f"{column} <> ''"
-    values = f"FROM {table} INDEXED BY {table}_{column} WHERE {named}"
+    index = f"past_{column}" if table == "past" else holdings_index(column)
+    values = f"FROM {table} INDEXED BY {index} WHERE {named}"
     return f"""\
 WITH RECURSIVE known(value) AS (
   SELECT min({column}) {values}
@@ -202,32 +209,92 @@ def _searches(
     *,
     by_holder: bool,
 ) -> Iterator[_Search]:
-    by_name = (n for n in _CHOICES if getattr(question, n) and not (n in chosen and chosen[n].many))
-    yield from _present(question, chosen, parameters, content, next(by_name, "time"))
+    by_name = (n for n in _CHOICES if getattr(question, n) and not _many(n, chosen))
+    yield from _with_texts(question, chosen, parameters, content, next(by_name, "time"))
     yield from _holdings(question, chosen, parameters, content, by_holder=by_holder)
+
+
+def _many(name: str, chosen: Mapping[str, NameSet]) -> bool:
+    return name in chosen and chosen[name].many
+
+
+def _names(name: str, question: HistoryQuery, chosen: Mapping[str, NameSet]) -> Sequence[str]:
+    return chosen[name].names if name in chosen else spellings(getattr(question, name))
+
+
+class _Terms(Struct, frozen=True):
+    """Conditions on names: of a table with texts, or with numbers, which `encode` gives."""
+
+    parameters: dict[str, object]
+    encode: Encode | None = None
+
+    def among(self, field: str, column: str, names: Sequence[str]) -> str:
+        """`column` has one of `names`; `field` names the parameters."""
+        if self.encode is None:
+            return _in(column, field, names, self.parameters)
+        return _in(column, f"{field}_code", [*map(self.encode, names)], self.parameters)
+
+    def by_index(self, field: str, column: str, names: Sequence[str]) -> str:
+        """The same, as a partial index on the column requires it."""
+        return f"{self.among(field, column, names)} AND {column} {'>' if self.encode is None else '<>'} ''"
+
+
+def _of_device(
+    question: HistoryQuery, chosen: Mapping[str, NameSet], terms: _Terms, index: str, *, former: bool
+) -> Sequence[tuple[str, Sequence[str]]]:
+    """The searches for the query's device: an index, and conditions. `former`: the table may have rows of
+    version 3, where a device `pool/device` has two columns.
+    """
+    if not question.device:
+        return [(index, [])]
+    names = _names("device", question, chosen)
+    if terms.encode is None and _many("device", chosen):
+        return [(index, [_has("device", question.device, terms.parameters)])]
+    found = [(index, [terms.by_index("device", "device", names)])]
+    if "device" not in chosen:
+        if former:
+            found[0][1].append(_in_own_pool(terms))
+        # A whole device is not its own parent: no row comes twice.
+        parent = [terms.by_index("device", "parent", names), "device <> parent"]
+        found.append(("parent" if index == "device" else index, parent))
+        if former and (in_pool := _in_pool(names, terms)):
+            found.append((index, [in_pool]))
+    return found
+
+
+def _in_own_pool(terms: _Terms) -> str:
+    """The condition for rows whose device is named without a pool, as devices of the node's own pool are."""
+    node = "node" if terms.encode is None else "(SELECT node FROM holders WHERE id = holder)"
+    return f"(pool = '' OR pool = {node})"
+
+
+def _in_pool(names: Iterable[str], terms: _Terms) -> str:
+    """The condition for rows of version 3 with one of these devices, "" where none has a pool."""
+    parts = [name.rpartition("/") for name in names if "/" in name]
+    if not parts:
+        return ""
+    pools, _, devices = zip(*parts, strict=True)
+    return f"{terms.by_index('in_pool', 'device', devices)} AND {terms.by_index('pool', 'pool', pools)}"
 
 
 # Tables with texts: `present`, and `past` of an older file.
 
 
-def _present(
+def _with_texts(
     question: HistoryQuery,
     chosen: Mapping[str, NameSet],
     parameters: dict[str, object],
     content: Content,
     index: str,
 ) -> Iterator[_Search]:
+    terms = _Terms(parameters)
     wanted = [
-        _is(name, asked, parameters)
-        for name in ("resource", "driver", "namespace", "pod", "container", "uid")
-        if (asked := getattr(question, name)) and name not in chosen
+        terms.by_index(name, name, _names(name, question, chosen))
+        for name in ("namespace", "pod", "container", "uid", "claim")
+        if getattr(question, name) and not _many(name, chosen)
     ]
-    wanted += [
-        _has(name, getattr(question, name), parameters)
-        if found.many
-        else _among(name, found.names, parameters)
-        for name, found in chosen.items()
-    ]
+    if _many("pod", chosen):
+        wanted.append(_has("pod", question.pod, parameters))
     if question.until is not None:
         parameters["until"] = question.until
         # At the moment of the last poll without it, it was not held.
@@ -235,20 +302,26 @@ def _present(
     if question.after is not None:
         parameters |= {"low": question.after.low, "number": question.after.id}
         wanted.append("low <= :low AND (low < :low OR id < :number)")
-    searches = [(index, wanted)]
-    if question.device and "device" not in chosen:
-        searches = [
-            (index, [_is("device", question.device, parameters), *wanted]),
-            # A whole device is not its own parent: no row comes twice.
-            (
-                "parent" if index == "device" else index,
-                [_is("parent", question.device, parameters), "device <> parent", *wanted],
-            ),
-        ]
-    for by, conditions in searches:
-        yield _Search("present", conditions)
-        for span in content.past or ():
-            yield _past(span, by, conditions, question.since, parameters)
+    now, before = [*wanted], [*wanted]
+    if question.resource:
+        names = _names("resource", question, chosen)
+        now.append(_either("resource", "requested_as", names, terms))
+        before.append(_either("resource", "driver", names, terms))
+    if question.driver:
+        drivers = spellings(question.driver)
+        now.append(f"{terms.among('driver', 'resource', drivers)} AND claim <> ''")
+        before.append(terms.by_index("driver", "driver", drivers))
+    for _, device in _of_device(question, chosen, terms, index, former=False):
+        yield _Search("present", [*device, *now])
+    # Rows of a resource are searched by time: it may be in two columns.
+    index = "time" if index == "resource" else index
+    for span in content.past or ():
+        for by, device in _of_device(question, chosen, terms, index, former=True):
+            yield _past(span, by, [*device, *before], question.since, parameters)
+
+
+def _either(column: str, other: str, names: Sequence[str], terms: _Terms) -> str:
+    return f"({terms.among('resource', column, names)} OR {terms.among('resource', other, names)})"
 
 
 def _past(
@@ -261,19 +334,10 @@ def _past(
     return _Search(f"past INDEXED BY past_{index}", conditions)
 
 
-def _is(column: str, asked: str, parameters: dict[str, object]) -> str:
-    return _among(column, spellings(asked), parameters)
-
-
 def _has(column: str, part: str, parameters: dict[str, object]) -> str:
     """The condition of exporter.mapping.names.has_part."""
     parameters |= {f"{column}_part": part}
     return f"has_part({column}, :{column}_part)"
-
-
-def _among(column: str, texts: Sequence[str], parameters: dict[str, object]) -> str:
-    # A partial index of `past` requires the second condition.
-    return f"{_in(column, column, texts, parameters)} AND {column} > ''"
 
 
 def _in(column: str, name: str, values: Sequence[object], parameters: dict[str, object]) -> str:
@@ -296,49 +360,85 @@ def _holdings(
     *,
     by_holder: bool,
 ) -> Iterator[_Search]:
-    encode = content.encode
-    wanted = [
-        _coded(name, _names(name, question, chosen), encode, parameters)
-        for name in ("resource", "driver", "namespace")
-        if getattr(question, name)
-    ]
-    holder = holder_condition(question, chosen, encode, parameters)
+    terms = _Terms(parameters, content.encode)
     index = next(
         (n for n in _CHOICES if n not in {"uid", "pod"} and getattr(question, n) and not _many(n, chosen)),
         "time",
     )
+    wanted: list[str] = []
+    if question.namespace:
+        wanted.append(terms.by_index("namespace", "namespace", spellings(question.namespace)))
+    holder = holder_condition(question, chosen, content.encode, parameters)
     if by_holder:
         index = "holder"
         wanted.append(f"holder IN (SELECT +id FROM holders WHERE {holder})")  # noqa: S608 -- constants
     elif holder:
         wanted.append(f"EXISTS (SELECT 1 FROM holders WHERE id = holder AND {holder})")  # noqa: S608 -- constants
-    searches = [(index, wanted)]
-    if question.device:
-        names = _coded("device", _names("device", question, chosen), encode, parameters)
-        searches = [(index, [names, *wanted])]
-        if "device" not in chosen:
-            parents = _coded("parent", spellings(question.device), encode, parameters)
-            by = "parent" if index == "device" else index
-            searches.append((by, [parents, "device <> parent", *wanted]))
     low = f"{LOW} / {TICKS}.0"
-    order, column, spans = ("slot", "slot", content.spans) if index != "holder" else (low, LOW, (None,))
-    times = list(_times(question, column, spans, parameters))
-    for by, conditions in searches:
-        for time in times:
-            yield _Search(f"holdings INDEXED BY holdings_{by}", [*conditions, time], order, low)
+    for first, claim in _of_claim(question, parameters, index):
+        wanted_now = [*wanted, claim] if claim else wanted
+        order, column, spans = ("slot", "slot", content.spans) if first != "holder" else (low, LOW, (None,))
+        times = list(_times(question, column, spans, parameters))
+        for second, named in _of_resource(question, chosen, terms, first):
+            for by, device in _of_device(question, chosen, terms, second, former=True):
+                table = f"holdings INDEXED BY {holdings_index(by)}"
+                for time in times:
+                    yield _Search(table, [*device, *named, *wanted_now, time], order, low)
 
 
-def _many(name: str, chosen: Mapping[str, NameSet]) -> bool:
-    return name in chosen and chosen[name].many
+def holdings_index(column: str) -> str:
+    """The index of `holdings` on a column."""
+    return f"holdings_{'driver' if column == 'requested_as' else column}"
 
 
-def _names(name: str, question: HistoryQuery, chosen: Mapping[str, NameSet]) -> Sequence[str]:
-    return chosen[name].names if name in chosen else spellings(getattr(question, name))
+def _of_resource(
+    question: HistoryQuery, chosen: Mapping[str, NameSet], terms: _Terms, index: str
+) -> Sequence[tuple[str, Sequence[str]]]:
+    """The searches for the query's resource and driver: an index, and conditions. The index on one of them
+    takes two searches, as either column may have the name.
+    """
+    searches: list[tuple[str, list[str]]] = [(index, [])]
+    if question.resource:
+        names = _names("resource", question, chosen)
+        one, other = (
+            terms.by_index("resource", "resource", names),
+            terms.by_index("resource", "requested_as", names),
+        )
+        if index == "resource":
+            other = f"{other} AND NOT {terms.among('resource', 'resource', names)}"
+            return [("resource", [one]), ("requested_as", [other])]
+        searches = [(index, [f"({one} OR {other})"])]
+    if question.driver:
+        drivers = spellings(question.driver)
+        one = f"{terms.by_index('driver', 'resource', drivers)} AND claim <> ''"
+        other = f"{terms.by_index('driver', 'requested_as', drivers)} AND pool <> ''"
+        if index == "driver":
+            both = searches[0][1]
+            return [("resource", [one, *both]), ("requested_as", [other, *both])]
+        searches[0][1].append(f"(({one}) OR ({other}))")
+    return searches
 
 
-def _coded(column: str, texts: Sequence[str], encode: Encode, parameters: dict[str, object]) -> str:
-    # A partial index requires the second condition.
-    return f"{_in(column, f'{column}_code', [*map(encode, texts)], parameters)} AND {column} <> ''"
+# A claim is in the file without what begins as the name of the pod (exporter.history.rows). Claims that are
+# generated for a pod begin so.
+
+
+def _of_claim(question: HistoryQuery, parameters: dict[str, object], index: str) -> Sequence[tuple[str, str]]:
+    """The searches for the query's claim: an index, and the condition."""
+    if not question.claim:
+        return [(index, "")]
+    names = spellings(question.claim)
+    name = "substr(pod, 1, json_extract(claim, '$[0]')) || json_extract(claim, '$[1]')"
+    whole = f"SELECT 1 FROM holders WHERE id = holder AND {_in(name, 'claim_code', names, parameters)}"  # noqa: S608 -- constants
+    condition = f"claim <> '' AND EXISTS ({whole})"
+    if index == "holder":
+        return [(index, condition)]
+    begins = [one for name in names for one in claim_begins(name)]
+    parameters |= {f"claim{n}": one for n, one in enumerate(begins)}
+    other = " OR ".join(f"substr(claim, 1, {len(one)}) = :claim{n}" for n, one in enumerate(begins))
+    parameters["claim_pods"] = json.dumps([name[:n] for name in names for n in range(1, len(name) + 1)])
+    pods = "SELECT +id FROM holders WHERE pod IN (SELECT value FROM json_each(:claim_pods))"
+    return [(index, f"({other})"), ("holder", f"holder IN ({pods}) AND NOT ({other}) AND {condition}")]
 
 
 def holder_condition(
@@ -421,17 +521,20 @@ def names(part: str, limit: int, tables: Iterable[str]) -> tuple[str, dict[str, 
 def is_name(field: str, given: str, content: Content) -> tuple[str, dict[str, object]]:
     """The query whether history has `given` as a whole name of a field, and its parameters."""
     parameters: dict[str, object] = {}
-    texts = ("present",) if content.past is None else ("present", "past")
-    coded = ("holdings", "device_spans")
-    conditions = [(table, _is(column, given, parameters)) for column in PARTS[field] for table in texts]
+    names = spellings(given)
+    texts, coded = _Terms(parameters), _Terms(parameters, content.encode)
+    tables = [(table, texts) for table in ("present", *(() if content.past is None else ("past",)))]
+    if field == "device":
+        tables += [("holdings", coded), ("device_spans", coded)]
+    conditions: list[tuple[str, str]] = []
+    for table, terms in tables:
+        whole = {column: terms.by_index(column, column, names) for column in PARTS[field]}
+        if field == "device" and table in {"past", "holdings"}:
+            whole["device"] += f" AND {_in_own_pool(terms)}"
+            whole["pool"] = _in_pool(names, terms) or "0"
+        conditions += [(table, condition) for condition in whole.values()]
     if field == "pod":
-        conditions.append(("holders", _in("pod", "holder_pod", spellings(given), parameters)))
-    else:
-        conditions += [
-            (table, _coded(column, spellings(given), content.encode, parameters))
-            for column in PARTS[field]
-            for table in coded
-        ]
+        conditions.append(("holders", _in("pod", "holder_pod", names, parameters)))
     searches = (f"EXISTS (SELECT 1 FROM {table} WHERE {condition})" for table, condition in conditions)  # noqa: S608 -- constants
     return f"SELECT {' OR '.join(searches)}", parameters
 
@@ -452,15 +555,15 @@ def devices(
 ) -> tuple[str, dict[str, object]]:
     """The query for the rows of devices that may be of the moment `at`, and its parameters."""
     parameters: dict[str, object] = {"at": at}
-    wanted: list[str] = []
+    terms = _Terms(parameters, encode)
+    wanted = [_OPEN_AT]
     if question.resource:
-        wanted.append(_coded("resource", _names("resource", question, chosen), encode, parameters))
+        names = _names("resource", question, chosen)
+        wanted.append(f"(resource = '' OR {terms.among('resource', 'resource', names)})")
     if question.device:
-        whole = [_coded("device", _names("device", question, chosen), encode, parameters)]
-        if "device" not in chosen:
-            whole.append(_coded("parent", spellings(question.device), encode, parameters))
-        wanted.append(f"({' OR '.join(f'({one})' for one in whole)})")
-    columns = ", ".join(DEVICE_COLUMNS)
-    condition = " AND ".join(["device <> ''", *wanted])
-    statement = f"SELECT {columns} FROM device_spans WHERE {_OPEN_AT} AND (device = '' OR ({condition}))"  # noqa: S608 -- constants
+        names = _names("device", question, chosen)
+        columns = ("device",) if "device" in chosen else ("device", "parent")
+        whole = [terms.among("device", column, names) for column in columns]
+        wanted.append(f"(device = '' OR {' OR '.join(whole)})")
+    statement = f"SELECT {', '.join(DEVICE_COLUMNS)} FROM device_spans WHERE {' AND '.join(wanted)}"  # noqa: S608 -- constants
     return statement, parameters

@@ -26,8 +26,9 @@ from exporter.history.rows import (
     optional,
     present_values,
     read_device,
+    read_former,
     read_holding,
-    read_row,
+    read_present,
     read_span,
     read_text,
     real,
@@ -93,6 +94,16 @@ class FoundRows(NamedTuple):
 def _has_part(raw: object, part: str) -> bool:
     # Damage is found where the name is read.
     return not isinstance(raw, str) or has_part(raw, part)
+
+
+def _once(rows: Iterable[HoldingRow]) -> Iterable[HoldingRow]:
+    """`rows` of an older version, each holding once: there a container had one for each of its claims and
+    shares of a device. The earliest of them stays.
+    """
+    found: dict[object, HoldingRow] = {}
+    for row in sorted(rows, key=lambda row: row.low):
+        found.setdefault((row.key, row.facts.uid) if row.facts.claim else row.id, row)
+    return found.values()
 
 
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -171,8 +182,10 @@ class Store:
             db.execute(f"PRAGMA {pragma}").fetchall()
         if version != schema.VERSION:
             with self._transaction():
-                for statement in schema.UPGRADE if tables else schema.SCHEMA:
+                former = db.execute(sql.FETCH_FORMER).fetchall() if tables else []
+                for statement in schema.upgrade(version) if tables else schema.SCHEMA:
                     db.execute(statement)
+                db.executemany(sql.WRITE_PRESENT, map(present_values, _once(map(read_former, former))))
                 if tables:
                     self._upgrade_devices()
         db.execute("SELECT * FROM watches, present, holdings, holders, device_spans LIMIT 0")
@@ -220,7 +233,7 @@ class Store:
             span, device = self._newest("watches"), self._newest("device_spans")
             devices = self._devices("high IS NULL")
         return StoredHistory(
-            tuple(map(read_row, rows)), optional(until), row + 1, span + 1, devices, device + 1
+            tuple(map(read_present, rows)), optional(until), row + 1, span + 1, devices, device + 1
         )
 
     @property
@@ -301,7 +314,7 @@ class Store:
             self._db.execute(f"PRAGMA cache_size = -{_UPGRADE_CACHE_KIB}")
             with self._transaction():
                 found = self._db.execute(sql.fetch("past", "ORDER BY id LIMIT ?"), (UPGRADE_STEP,)).fetchall()
-                rows = [read_row(values) for values in found]
+                rows = [read_former(values) for values in found]
                 if rows:
                     self._write_ended(rows)
                     self._db.execute("DELETE FROM past WHERE id <= ?", (rows[-1].id,))
@@ -320,7 +333,7 @@ class Store:
     def find(self, question: HistoryQuery, *, observed: bool = True) -> FoundRows:
         """The rows of `query`. `observed`: its moment was. Raises QueryTimeout."""
         with _explained(), self._limited():
-            question, chosen, matches = Names(self._db, self._texts, self._content).matched(question)
+            chosen, matches = Names(self._db, self._texts, self._content).matched(question)
             if any(match.number == 0 for match in matches):
                 return FoundRows([], None, matches)
             by_holder = self._few_by_holder(question, chosen)
@@ -370,7 +383,7 @@ class Store:
     def _read(self, table: str, rows: Iterable[Sequence[object]]) -> Iterable[HoldingRow]:
         if table == "holdings":
             return (read_holding(values, self._texts.text) for values in rows)
-        return map(read_row, rows)
+        return map(read_present if table == "present" else read_former, rows)
 
     def resources(self) -> list[str]:
         """The resources of all rows, the first thousand."""

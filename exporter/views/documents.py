@@ -404,10 +404,11 @@ def history(moment: Moment, query: HistoryRequest, found: HistoryResult) -> sche
         trouble=found.trouble or None,
         matched=tuple(schema.MatchedEntry(*match) for match in found.matches),
         devices=tuple(
-            schema.PastDeviceEntry(*device.key, device.parent or None, device.state)
+            schema.PastDeviceEntry(*device.key, device.parent or None, device.state, device.healthy)
             for device in found.devices
         ),
         devices_recorded=found.devices_recorded,
+        held_only=tuple(found.held_only),
     )
 
 
@@ -429,14 +430,15 @@ def _past(row: HoldingRow, at: float | None, found: HistoryResult) -> schema.Pas
     return schema.PastEntry(
         id=row.id,
         node=facts.node,
-        resource=key.resource or None,
+        resource=key.resource,
         device=key.device,
         parent=facts.parent or None,
-        driver=key.driver or None,
-        pool=key.pool or None,
-        share_id=key.share_id or None,
-        claim_namespace=key.claim_namespace or None,
-        claim=key.claim or None,
+        requested_as=facts.requested_as or (None if facts.claim else key.resource),
+        driver=key.resource if row.pool else None,
+        pool=row.pool or None,
+        share_id=facts.share_id or None,
+        claim_namespace=facts.claim_namespace or None,
+        claim=facts.claim or None,
         namespace=key.namespace,
         pod=key.pod,
         pod_uid=facts.uid or None,

@@ -270,7 +270,7 @@ def number(name: str, value: str, default: int, limit: int) -> int:
     return int(value)
 
 
-NAMES: Final = ("resource", "driver", "device", "namespace", "pod", "container", "uid")
+NAMES: Final = ("resource", "driver", "device", "namespace", "pod", "container", "uid", "claim")
 HISTORY_PARAMETERS: Final = (*NAMES, "at", "from", "to", "limit", "cursor")
 
 

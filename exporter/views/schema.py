@@ -463,16 +463,19 @@ class BoundEntry(Struct, frozen=True, gc=False):
 class PastEntry(Struct, frozen=True, kw_only=True, gc=False):
     """One holding: device, holder, start and end. `end` is null while it lasts.
 
-    A device plugin's device has `resource`; a claimed device has `driver`, `pool` and the claim. `assumed` is
-    true where there was a gap in observation and no pod uid proves that it is still the same pod. `certain`,
-    for a query of one moment (`at`), says whether the device was surely held then; null for a range.
+    `requested_as` is what the container asked by: the resource, for a claimed device the extended resource or
+    the DeviceClass, null while that is not known. A claimed device has the claim, of several the first;
+    `driver` and `pool` only where a version before 0.1.0 recorded it. `assumed` is true where there was a gap
+    in observation and no pod uid proves that it is still the same pod. `certain`, for a query of one moment
+    (`at`), says whether the device was surely held then; null for a range.
     """
 
     id: int
     node: str
-    resource: str | None
+    resource: str
     device: str
     parent: str | None
+    requested_as: str | None
     driver: str | None
     pool: str | None
     share_id: str | None
@@ -492,13 +495,15 @@ class PastEntry(Struct, frozen=True, kw_only=True, gc=False):
 
 class PastDeviceEntry(Struct, frozen=True):
     """A device that no pod held at the queried moment: free, unhealthy, or unknown where there was a gap in
-    observation or a change between two refreshes.
+    observation or a change between two refreshes. `healthy` is null where the health was not known: of a free
+    claimed device history knows only its taints.
     """
 
     resource: str
     device: str
     parent: str | None
     state: Annotated[str, one_of("free", "unhealthy", "unknown")]
+    healthy: bool | None
 
 
 class UnseenEntry(Struct, frozen=True):
@@ -535,9 +540,11 @@ class HistoryDocument(Envelope, frozen=True, kw_only=True):
     in history. `kept_in` is file or memory; `trouble` says why history is not in its file or not up to date.
     `matched` says how the resource, the device, and the pod of the query were matched.
 
-    At a moment `devices` follow the last of `holdings`, on further pages too: the devices of plugins that no
-    pod held. `devices_recorded` is false where history does not have the devices of this time, and null for a
-    range, a query by driver or pod, and while holdings follow on the next page.
+    At a moment `devices` follow the last of `holdings`, on further pages too: the devices that no pod held,
+    without the partitions of a physical device that another one stood for. `devices_recorded` is false where
+    history does not have the devices of this time, and null for a range, a query by driver, claim or pod, and
+    while holdings follow on the next page. `held_only` are the resources of which only held devices were
+    known: no ResourceSlice named the others.
     """
 
     at: Time | None
@@ -556,6 +563,7 @@ class HistoryDocument(Envelope, frozen=True, kw_only=True):
     matched: tuple[MatchedEntry, ...] = ()
     devices: tuple[PastDeviceEntry, ...] = ()
     devices_recorded: bool | None = None
+    held_only: tuple[str, ...] = ()
 
 
 class EndpointEntry(Struct, frozen=True):

@@ -107,6 +107,8 @@ def count_states(*, held: int, free: int | None = None, unavailable: int = 0, he
 
 NOT_RECORDED: Final = "an earlier version recorded this time, or the kubelet did not report its devices"
 """Why the free devices of a past moment are unknown."""
+NOT_PUBLISHED: Final = "no ResourceSlice named the others"
+"""Why the free devices of a DRA driver are unknown."""
 
 
 def count_unheld(counts: Mapping[str, int]) -> list[str]:

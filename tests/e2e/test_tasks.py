@@ -72,7 +72,7 @@ def _an_hour_ago(file: Path, resource: str, node: Node) -> None:
     """An exporter's history: night-shift held a device until 50 minutes ago, then early-shift for ten."""
 
     def holding(pod: str) -> HoldingKey:
-        return HoldingKey(resource, "", "", OLD, "", "", "", node.namespace, pod, "main")
+        return HoldingKey(resource, OLD, node.namespace, pod, "main")
 
     life = Life(file, wall=time.time() - 75 * 60).start()
     life.look()

@@ -16,15 +16,15 @@ PATIENCE = 16.0
 
 def key(device: str = "gpu-0", pod: str = "p", resource: str = "example.com/gpu") -> HoldingKey:
     """A holding's name."""
-    return HoldingKey(resource, "", "", device, "", "", "", "ns", pod, "main")
+    return HoldingKey(resource, device, "ns", pod, "main")
 
 
 @dataclass
 class Life:
     """An exporter's history: looks that follow one another, and the archive that they go to.
 
-    `known` are the devices of example.com/gpu that the kubelet knows, and whether each is healthy; None: it
-    does not report them.
+    `known` are the devices of example.com/gpu that the kubelet knows, and whether each is healthy (None:
+    unknown); None: it does not report them.
     """
 
     path: Path | None
@@ -32,7 +32,7 @@ class Life:
     pending_limit: int = 4096
     wall: float = 1_800_000_000.0
     steady: float = 5000.0
-    known: dict[str, bool] | None = field(default_factory=dict[str, bool])
+    known: dict[str, bool | None] | None = field(default_factory=dict[str, bool | None])
 
     @property
     def recorded(self) -> KnownDevices:
@@ -68,8 +68,11 @@ class Life:
         self, *keys: HoldingKey, after: float = 5.0, uid: str = "", facts: HoldingFacts | None = None
     ) -> PollRecord:
         """Look so many seconds later, and see `keys` held, by pods of `uid` or of all `facts`."""
+        return self.see({name: (facts or HoldingFacts(uid),) for name in keys}, after=after)
+
+    def see(self, found: Present, *, after: float = 5.0) -> PollRecord:
+        """Look so many seconds later, and see what is `found`."""
         self.pass_time(after)
-        found: Present = {name: (facts or HoldingFacts(uid),) for name in keys}
         times = PollTimes(self.wall, self.wall, self.steady)
         look = self.sight.add(times, found, by_event=False, devices=self.recorded)
         self.archive.take([look], None)

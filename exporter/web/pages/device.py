@@ -349,5 +349,5 @@ def _claim_verdict(claimed: tuple[ClaimDevice, ...], rows: tuple[HoldingRow, ...
 
 
 def _lane_of_share(row: HoldingRow) -> Lane:
-    share = row.key.share_id
+    share = row.facts.share_id
     return Lane(parts.row_key("share", share), f"share {text(share, limit=60).shown}" if share else "")

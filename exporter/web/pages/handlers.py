@@ -289,9 +289,9 @@ class Pages:
     async def _claim(self, request: web.Request) -> _MadePage:
         name = read_claim(request.rel_url.raw_path)
         moment, span = self._range(request)
-        driver, _, device = map(bounded, name)
+        driver, pool, device = name
         tag = self._site.tag(moment)
-        every = HistoryQuery(driver=driver, device=device, limit=ROWS)
+        every = HistoryQuery(driver=bounded(driver), device=bounded(f"{pool}/{device}"), limit=ROWS)
         found = await self._history(_within(every, span, moment))
         page = await self._made(partial(claim_page, moment, name, span, found, tag=tag))
         if isinstance(page, NotFound) and found.found is not None:

@@ -29,7 +29,17 @@ from exporter.views.query import (
     number,
     single,
 )
-from exporter.views.wording import NOT_RECORDED, count_unheld, counted, lasting, rfc3339, spelled, text
+from exporter.views.wording import (
+    NOT_PUBLISHED,
+    NOT_RECORDED,
+    count_unheld,
+    counted,
+    lasting,
+    listed,
+    rfc3339,
+    spelled,
+    text,
+)
 from exporter.web.pages import times
 from exporter.web.pages.parts import Frame, PageChoice, frame, natural
 from exporter.web.pages.past import (
@@ -218,17 +228,23 @@ def history_page(moment: Moment, form: HistoryForm, answer: HistoryAnswer | None
 def _unheld_words(found: HistoryResult) -> str:
     """The devices that no pod held, in a sentence; "" where there are none or they are not asked for."""
     number = sum(found.device_counts.values())
+    also = ""
+    if found.held_only:
+        names = listed([text(name, limit=_GIVEN).shown for name in found.held_only])
+        also = f" Of {names} only held devices are known: {NOT_PUBLISHED}."
     if number:
-        return f"No pod held {counted(number, 'device')}: {', '.join(count_unheld(found.device_counts))}."
+        return (
+            f"No pod held {counted(number, 'device')}: {', '.join(count_unheld(found.device_counts))}.{also}"
+        )
     if found.devices_recorded is False and not found.unseen:
         return f"The free devices of this moment are unknown: {NOT_RECORDED}."
-    return ""
+    return also.strip()
 
 
 def _order(row: HoldingRow) -> tuple[object, ...]:
     """As the status page: by resource and device."""
     key = row.key
-    return key.resource or key.driver, natural(row.facts.parent or key.device), natural(key.device), row.id
+    return key.resource, natural(row.facts.parent or key.device), natural(key.device), row.id
 
 
 def _choices(state: State, answer: HistoryAnswer | None) -> dict[str, tuple[str, ...]]:
@@ -237,7 +253,7 @@ def _choices(state: State, answer: HistoryAnswer | None) -> dict[str, tuple[str,
     before = () if answer is None or answer.found is None else tuple(answer.found.resources)
     return {
         "resource": _names((*snapshot.resources(), *before)),
-        "driver": _names(claimed.key.driver for claimed in snapshot.claims),
+        "driver": _names(one.claimed.name.driver for one in snapshot.devices if one.claimed is not None),
         "device": _names(device.key.device for device in snapshot.devices[:CHOICES]),
         "namespace": _names(container.holder.namespace for container in snapshot.containers),
         "pod": _names(container.holder.pod for container in snapshot.containers),

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from exporter.history.coverage import CoverageGap, GapReason
 from exporter.history.query import HistoryResult
 from exporter.history.record import HoldingKey, HoldingRow
-from exporter.views.query import QueryError, claim_link, device_link
+from exporter.views.query import QueryError, device_link
 from exporter.views.wording import LOOSELY, parse_time, spelled, text
 from exporter.web.pages import times
 from exporter.web.pages.parts import PageChoice, life_link, natural, row_key
@@ -200,18 +200,22 @@ def past_state(row: HoldingRow, certain: bool | None = None) -> tuple[str, str]:
 
 
 def held_details(row: HoldingRow) -> str:
-    """A device's parent, or a claimed device's pool, share and claim; "" for a whole device."""
-    key = row.key
-    if not key.driver:
-        return f"of {row.facts.parent}" if row.facts.parent else ""
-    share = f", share {key.share_id}" if key.share_id else ""
-    return f"pool {key.pool}{share}, claim {key.claim_namespace}/{key.claim}"
+    """A device's parent; for a claimed device also what the container asked by, the share and the claim; ""
+    for a whole device of a plugin.
+    """
+    facts = row.facts
+    found = [f"of {facts.parent}"] if facts.parent else []
+    if facts.requested_as and facts.requested_as != row.key.resource:
+        found.append(f"requested as {facts.requested_as}")
+    if facts.share_id:
+        found.append(f"share {facts.share_id}")
+    if facts.claim:
+        found.append(f"claim {facts.claim_namespace}/{facts.claim}")
+    return ", ".join(found)
 
 
 def held_link(key: HoldingKey) -> str:
     """The page of what is held."""
-    if key.driver:
-        return claim_link(key.driver, key.pool, key.device)
     return device_link(key.resource, key.device)
 
 
@@ -268,8 +272,8 @@ def sentence(row: HoldingRow, now: float) -> str:
 def lane_of_device(row: HoldingRow) -> Lane:
     """A lane for each device."""
     key = row.key
-    name = f"{text(key.device, limit=_NAME).shown} · {text(key.resource or key.driver, limit=_NAME).shown}"
-    return Lane(row_key("bar", key.resource, key.driver, key.pool, key.device), name, held_link(key))
+    name = f"{text(key.device, limit=_NAME).shown} · {text(key.resource, limit=_NAME).shown}"
+    return Lane(row_key("bar", key.resource, key.device), name, held_link(key))
 
 
 def by_pod(row: HoldingRow) -> tuple[str, str, str]:

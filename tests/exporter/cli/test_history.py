@@ -230,7 +230,7 @@ async def test_who_at_lists_free_unhealthy_and_unknown_devices(run: Run, life: L
     assert ["example.com/gpu", "GPU-0", "free", "worker-3"] in _cells(wide)
     part = await run("who", "--at", at, "gpu=gpu-0", "-o", "json")
     assert json.loads(part.stdout)["devices"] == [
-        {"resource": "example.com/gpu", "device": "GPU-0", "parent": None, "state": "free"}
+        {"resource": "example.com/gpu", "device": "GPU-0", "parent": None, "state": "free", "healthy": True}
     ]
     life.sight.fail()
     life.pass_time(3600.0)

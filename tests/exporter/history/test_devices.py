@@ -17,6 +17,7 @@ from exporter.history.coverage import CoveredSpan, GapReason
 from exporter.history.devices import RECORDED, DeviceRow, RecordedDevice, known_devices, same_devices
 from exporter.history.journal import PendingWrites
 from exporter.history.query import HistoryQuery
+from exporter.history.schema import VERSION
 from exporter.history.store import Store
 from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
 from harness.lives import Life, key
@@ -202,7 +203,7 @@ def test_a_file_of_version_1_is_kept_and_its_time_has_no_devices(live: Start, tm
     assert life.unheld(1799999500.0) == {}
     assert life.unheld(life.wall) == {"b": "free"}
     with closing(sqlite3.connect(path)) as new:
-        assert new.execute("PRAGMA user_version").fetchone() == (3,)
+        assert new.execute("PRAGMA user_version").fetchone() == (VERSION,)
 
 
 def test_filters_and_pages(live: Start) -> None:
@@ -256,7 +257,7 @@ def test_a_plugin_with_ever_new_ids_is_bounded(live: Start, monkeypatch: pytest.
     life = live(known={"a": True})
     life.look()
     for number in range(30):
-        life.known = {"a": True} | {f"x{number}-{n}": True for n in range(10)}
+        life.known = {"a": True, **{f"x{number}-{n}": True for n in range(10)}}
         life.look(after=0.5)
         life.archive.maintain()
     # The ids that are shown, those that ended, and the times in which they are recorded.

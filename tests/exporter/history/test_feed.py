@@ -8,20 +8,11 @@ from msgspec.structs import replace
 from exporter.history.coverage import PollRecord, PollSequence, PollTimes
 from exporter.history.feed import HistoryFeed, all_holdings, changed_holdings
 from exporter.history.journal import Journal, StoredHistory
-from exporter.history.record import HoldingRow
+from exporter.history.record import HoldingKey, HoldingRow
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import (
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
-    Device,
-    DeviceKey,
-    Doubt,
-    Holder,
-    PodKey,
-    Snapshot,
-)
+from exporter.mapping.model import ClaimHolding, Device, DeviceKey, Doubt, Holder, PodKey, Snapshot
 from exporter.mapping.state import State
+from harness import scene
 
 NODE = "worker-3"
 DOUBT = 10.0
@@ -29,10 +20,14 @@ _PODS = "pq"
 
 
 class _Shown(Struct, frozen=True):
-    """What a state has: the pods that hold each device and the claim, and which devices there are."""
+    """What a state has: the pods that hold each device and that have a claimed one, q for administration, and
+    which devices there are.
+    """
 
     holders: tuple[str, ...]
     claiming: str
+    claim: str
+    asked: str
     uids: tuple[str, ...]
     workloads: tuple[str, ...]
     doubted: str
@@ -47,29 +42,31 @@ def _state(shown: _Shown, last: State | None) -> State:
         Device(DeviceKey("r", f"d{n}"), shown.parent, holders=tuple(holders[pod] for pod in held))
         for n, held in enumerate(shown.holders)
     ]
-    claims = tuple(
-        ClaimDevice(ClaimDeviceKey("drv", "pool", "g"), (ClaimHolder(holders[pod], "ns", "mine"),))
+    through = [
+        ClaimHolding(holders[pod], "ns", shown.claim, requested_as=shown.asked, admin=pod == "q" or None)
         for pod in shown.claiming
-    )
+    ]
+    devices.append(scene.claimed("g", *through, driver="drv", pool="pool", parent=shown.parent))
     if last is not None:
         # As SnapshotBuilder: what is unchanged is the same object.
         known = {device.key: device for device in last.snapshot.devices}
         devices = [known[one.key] if known.get(one.key) == one else one for one in devices]
-        claims = last.snapshot.claims if last.snapshot.claims == claims else claims
     pods: dict[PodKey, PodIdentity] = {
         ("ns", pod): PodIdentity("ns", pod, uids[pod], workload=Workload("Job", name))
         for pod, name in zip(_PODS, shown.workloads, strict=True)
         if uids[pod]
     }
     doubts = {("ns", pod): Doubt("", 0.0, 1.0) for pod in shown.doubted}
-    snapshot = Snapshot(tuple(devices), claims, complete=shown.complete, unconfirmed=doubts)
+    snapshot = Snapshot(tuple(devices), complete=shown.complete, unconfirmed=doubts)
     return State(snapshot=snapshot, pods=pods)
 
 
 _shown = st.builds(
     _Shown,
     st.lists(st.sampled_from(["", "p", "q", "pq"]), min_size=2, max_size=3).map(tuple),
-    st.sampled_from(["", "p", "q"]),
+    st.sampled_from(["", "p", "q", "pq"]),
+    st.sampled_from(["mine", "mine", "other"]),
+    st.sampled_from(["", "", "x/gpu"]),
     st.tuples(*[st.sampled_from(["", "u1", "u2"])] * 2),
     st.tuples(*[st.sampled_from(["web", "train"])] * 2),
     st.sampled_from(["", "", "", "p"]),
@@ -91,14 +88,36 @@ def test_a_step_leads_from_all_holdings_to_all_holdings(one: _Shown, other: _Sho
     assert {key: facts for key, facts in found.items() if facts} == all_holdings(after, NODE)
 
 
+def test_an_administrator_is_never_a_holder() -> None:
+    one = _Shown(("p", ""), "pq", "mine", "x/gpu", ("", ""), ("web", "train"), "", "", complete=True)
+    found = all_holdings(_state(one, None), NODE)
+    assert {key.pod for key in found} == {"p"}
+    (facts,) = found[HoldingKey("drv", "pool/g", "ns", "p", "main")]
+    assert (facts.claim_namespace, facts.claim, facts.requested_as) == ("ns", "mine", "x/gpu")
+
+
+def test_of_several_claims_the_first_that_is_not_for_administration_is_recorded() -> None:
+    holder = Holder("ns", "p", "main")
+    claims = [
+        ClaimHolding(holder, "ns", "a", "", "r", "admin.example", admin=True),
+        ClaimHolding(holder, "ns", "b", "share-2", "r", ""),
+        ClaimHolding(holder, "ns", "c", "share-1", "r", "x/gpu"),
+    ]
+    state = State(snapshot=Snapshot((scene.claimed("g", *claims),)))
+    ((facts,),) = all_holdings(state, NODE).values()
+    assert facts[5:] == ("ns", "b", "share-2", "x/gpu")
+
+
 def test_a_step_has_only_what_changed() -> None:
-    one = _Shown(("p", "q"), "p", ("u1", "u2"), ("web", "train"), "", "", complete=True)
+    one = _Shown(("p", "q"), "pq", "mine", "", ("u1", "u2"), ("web", "train"), "", "", complete=True)
     before = _state(one, None)
     for other, devices in (
         (replace(one, holders=("p", "")), {"d1"}),
-        (replace(one, uids=("u1", "u3")), {"d1"}),
-        (replace(one, workloads=("web", "web")), {"d1", "g"}),
-        (replace(one, claiming=""), {"g"}),
+        (replace(one, uids=("u1", "u3")), {"d1", "pool/g"}),
+        (replace(one, workloads=("train", "train")), {"d0", "pool/g"}),
+        (replace(one, claiming=""), {"pool/g"}),
+        (replace(one, asked="x/gpu"), {"pool/g"}),
+        (replace(one, claim="other"), {"pool/g"}),
         (replace(one, complete=False), set[str]()),
     ):
         changed = changed_holdings(before, _state(other, before), NODE)
@@ -201,7 +220,7 @@ _acts = st.one_of(
 
 
 def _holding(*holders: str, uid: str = "") -> _Shown:
-    return _Shown(holders, "", (uid, uid), ("web", "web"), "", "", complete=True)
+    return _Shown(holders, "", "mine", "", (uid, uid), ("web", "web"), "", "", complete=True)
 
 
 _NONE, _ONE = ("poll", _holding("", "")), ("poll", _holding("p", ""))

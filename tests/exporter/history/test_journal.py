@@ -22,7 +22,7 @@ DOUBT = 10.0
 
 
 A, B = key("gpu-0"), key("gpu-1")
-CLAIM = HoldingKey("", "driver.example", "pool", "gpu-0", "", "ns", "claim", "ns", "p", "main")
+CLAIM = key("pool/gpu-0", resource="driver.example")
 
 
 @dataclass
@@ -103,8 +103,15 @@ def held(*keys: HoldingKey, uid: str = "") -> Present:
 _NAMES = {"A": A, "B": B, "C": CLAIM}
 
 
+def _facts(key: HoldingKey, claim: str, uid: str) -> HoldingFacts:
+    if key != CLAIM:
+        return HoldingFacts(uid)
+    return HoldingFacts(uid, claim_namespace="ns", claim=claim or "claim")
+
+
 def _play(exporter: Exporter, script: str) -> None:
-    """Polls, separated by bars: `-` finds nothing, `A B:u1` finds A, and B held by a pod with the uid u1.
+    """Polls, separated by bars: `-` finds nothing, `A B:u1` finds A, and B held by a pod with the uid u1,
+    `C/x` a claimed device through the claim x.
 
     `A?`: A is unconfirmed. `+60`: so many seconds after the poll before. `event`: an allocation triggered it.
     `slow`: it took 3 s.
@@ -125,7 +132,7 @@ def _play(exporter: Exporter, script: str) -> None:
             case _:
                 doubted = frozenset(_NAMES[word[0]] for word in words if word.endswith("?"))
                 found = [word.partition(":") for word in words if word[0] in _NAMES and word[-1] != "?"]
-                present = {_NAMES[name]: (HoldingFacts(uid),) for name, _, uid in found}
+                present = {_NAMES[n[0]]: (_facts(_NAMES[n[0]], n[2:], uid),) for n, _, uid in found}
                 took = 3.0 if "slow" in words else 0.01
                 exporter.poll(present, after=after, by_event="event" in words, took=took, unconfirmed=doubted)
         exporter.write()
@@ -139,6 +146,7 @@ def _shown(row: HoldingRow) -> str:
         return f"{'..'.join(times)} {bound.certainty}"
 
     name = next(name for name, key in _NAMES.items() if key == row.key)
+    name += f"/{row.facts.claim}" if row.facts.claim not in {"", "claim"} else ""
     parts = [f"{name}:{row.facts.uid}" if row.facts.uid else name, f"from {shown(row.start)}"]
     parts += [f"to {shown(row.end)}"] if row.end is not None else []
     parts += [f"missed {shown(row.missed)}"] if row.missed is not None else []
@@ -226,6 +234,25 @@ ROWS = {
     # A successor of its name may have come meanwhile.
     "A | +11 A? | +11 A? | A": ["A from ?..5.01 held_already assumed"],
     "A:u1 | +11 A? | +11 A? | A:u1": ["A:u1 from ?..5.01 held_already"],
+    # Another claim is another pod, whether polls, a gap or a restart lie between, unless the uid says no.
+    "- | C/x | C/y": [
+        "C/x from 5..10.01 between_polls to 10..15.01 between_polls",
+        "C/y from 10..15.01 between_polls",
+    ],
+    "C/x:u | C/y": [
+        "C/x:u from ?..5.01 held_already to 5..10.01 between_polls",
+        "C/y from 5..10.01 between_polls",
+    ],
+    "C/x | failure | +60 C/y": [
+        "C/x from ?..5.01 held_already to 5..65.01 while_silent",
+        "C/y from 5..65.01 while_silent",
+    ],
+    "C/x | restart | +60 C/y": [
+        "C/x from ?..5.01 held_already to 5..65.01 while_down",
+        "C/y from 5..65.01 while_down",
+    ],
+    "C/x:u | C/y:u": ["C/y:u from ?..5.01 held_already"],
+    "C/x | C/x:u": ["C/x:u from ?..5.01 held_already"],
     # The clock is set forward.
     "- | A | +3600 clock | -": ["A from 5..10.01 between_polls to 10..3615.01 between_polls"],
 }
@@ -238,10 +265,17 @@ def test_rows_follow_polls_restarts_and_gaps(script: str) -> None:
     assert [_shown(row) for row in exporter.all()] == ROWS[script]
 
 
-def test_later_facts_belong_to_the_same_holding() -> None:
+@pytest.mark.parametrize(
+    "known",
+    [
+        HoldingFacts("u1", "Deployment", "web", "GPU-0"),
+        HoldingFacts("u1", claim_namespace="ns", claim="c", requested_as="example.com/gpu"),
+    ],
+)
+def test_later_facts_belong_to_the_same_holding(known: HoldingFacts) -> None:
     exporter = Exporter()
-    known = HoldingFacts("u1", "Deployment", "web", "GPU-0")
-    for facts in (HoldingFacts(), known, HoldingFacts()):
+    first = HoldingFacts(claim_namespace=known.claim_namespace, claim=known.claim)
+    for facts in (first, known, first):
         exporter.poll({A: (facts,)})
     exporter.write()
     (row,) = exporter.all()
@@ -403,7 +437,7 @@ def test_two_runs_join_with_each_holding_once(
     for step, holding in enumerate(truth):
         for started in holding - before:
             names = runs.setdefault(started, [])
-            names.append(f"{started.device}{started.driver}-{len(names)}")
+            names.append(f"{started.device}-{len(names)}")
         before = holding
         present: Present = {name: (HoldingFacts(runs[name][-1] if named else ""),) for name in holding}
         for exporter, polls in ((old, step <= old_until), (new, step >= new_from)):

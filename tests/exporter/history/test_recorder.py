@@ -22,17 +22,10 @@ from exporter.history.recorder import WAITING_POLLS, HistoryRecorder, HistoryUna
 from exporter.history.store import StoreError
 from exporter.mapping.holdings import HoldingTracker, OpenHoldings, holdings
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import (
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
-    Device,
-    DeviceKey,
-    Holder,
-    Snapshot,
-)
+from exporter.mapping.model import ClaimHolding, Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.state import State, StateStore
 from exporter.refresh.protocols import Trigger
+from harness import scene
 from harness.waiting import background, until_holds
 from runtime.clock import Clock
 
@@ -172,13 +165,22 @@ async def test_event_narrows_nothing_with_a_slow_kubelet_or_after_the_process_st
 
 async def test_claims_and_workloads_are_recorded() -> None:
     holder = POD._replace(pod_uid="u")
-    claim = ClaimDevice(ClaimDeviceKey("d", "pool", "g0", "s"), (ClaimHolder(holder, "ns", "mine"),))
+    claimed = scene.claimed("g0", ClaimHolding(holder, "ns", "mine", "s"), driver="d", pool="pool")
     identity = PodIdentity("ns", "p", "u", workload=Workload("Deployment", "web"))
     async with running(None) as life:
-        life.refresh(Snapshot(claims=(claim,)), pods={("ns", "p"): identity})
+        life.refresh(Snapshot((claimed,)), pods={("ns", "p"): identity})
         (row,) = (await life.ask(driver="d")).rows
-        assert row.key[:7] == ("", "d", "pool", "g0", "s", "ns", "mine")
+        assert row.key[:2] == ("d", "pool/g0")
         assert row.facts[:3] == ("u", "Deployment", "web")
+        assert row.facts[5:] == ("ns", "mine", "s", "")
+        # The claims source has read the claim.
+        claimed = scene.claimed(
+            "g0", ClaimHolding(holder, "ns", "mine", "s", "r", "x/gpu", admin=False), driver="d", pool="pool"
+        )
+        life.refresh(Snapshot((claimed,)), pods={("ns", "p"): identity})
+        for question in ({"resource": "x/gpu"}, {"resource": "d"}, {"claim": "mine"}):
+            (now,) = (await life.ask(**question)).rows
+            assert (now.id, now.start, now.facts.requested_as) == (row.id, row.start, "x/gpu")
 
 
 async def test_free_devices_are_recorded_when_they_change() -> None:

@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def _key(device: str, resource: str = "example.com/gpu", **names: str) -> HoldingKey:
-    return HoldingKey(resource, "", "", device, "", "", "", "ns", "pod", "main")._replace(**names)
+    return HoldingKey(resource, device, "ns", "pod", "main")._replace(**names)
 
 
 def _past(number: int, since: float, until: float, key: HoldingKey, facts: HoldingFacts) -> HoldingRow:
@@ -61,8 +61,8 @@ def _write(store: Store, *rows: HoldingRow, watches: tuple[CoveredSpan, ...] = (
 
 @pytest.mark.parametrize("text", [*HOSTILE, "nul\0in it"])
 def test_rows_with_any_names_are_read_back_unchanged(store: Store, text: str) -> None:
-    key = HoldingKey(text, text, text, text, text, text, text, text, text, text)
-    facts = HoldingFacts(text, text, text, text, text)
+    key = HoldingKey(*[text] * 5)
+    facts = HoldingFacts(*[text] * 9)
     held = HoldingRow(1, key, facts, Bound(None, 5.0, Certainty.HELD_ALREADY), assumed=True)
     gone = HoldingRow(
         2, key, facts, Bound(1.25, 2.5, Certainty.WHILE_DOWN), Bound(3.0, 4.0, Certainty.AT_ONCE)
@@ -96,8 +96,8 @@ _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.just
 
 
 @given(
-    key=st.builds(HoldingKey, *[_texts] * 10),
-    facts=st.builds(HoldingFacts, *[_texts] * 5),
+    key=st.builds(HoldingKey, *[_texts] * 5),
+    facts=st.builds(HoldingFacts, *[_texts] * 9),
     start=_bounds,
     end=_bounds,
     assumed=st.booleans(),
@@ -109,7 +109,7 @@ def test_row_that_ended_is_read_back_as_it_was_written(
     first, last = sorted((start.not_before or 0.0, start.not_after or 0.0))
     start = start._replace(not_before=None if start.not_before is None else first, not_after=last)
     if claim:
-        key = key._replace(claim=f"{key.pod}-{key.claim}", claim_namespace=key.namespace)
+        facts = facts._replace(claim=f"{key.pod}-{facts.claim}", claim_namespace=key.namespace)
         facts = facts._replace(workload=key.pod[:4])
     row = HoldingRow(7, key, facts, start, end, assumed=assumed)
     with Store(None) as store:
@@ -150,6 +150,49 @@ def test_a_holding_takes_less_than_300_bytes(tmp_path: Path) -> None:
         assert (sizes[1] - sizes[0]) / 5000 < 300
 
 
+def test_a_claimed_holding_takes_less_than_300_bytes(tmp_path: Path) -> None:
+    order = random.Random(1)
+    sizes: list[int] = []
+    number = 0
+    with Store(tmp_path / "history.db") as store:
+        for pods in (500, 2500):
+            rows: list[HoldingRow] = []
+            for _ in range(pods):
+                pod = f"train-7d9f8b6c5d-{order.getrandbits(24):06x}"
+                uid, claim = (
+                    str(uuid.UUID(int=order.getrandbits(128))),
+                    f"{pod}-gpu-{order.getrandbits(20):05x}",
+                )
+                facts = HoldingFacts(uid, "Job", "train", "", "node", "team-a", claim, "", "nvidia.com/gpu")
+                for device in range(2):
+                    number += 1
+                    key = _key(f"gpu-{device}", "gpu.nvidia.com", pod=pod, namespace="team-a")
+                    rows.append(_past(number, 1.79e9 + number, 1.79e9 + number + 900, key, facts))
+            _write(store, *rows)
+            sizes.append(store.size())
+        assert (sizes[1] - sizes[0]) / 5000 < 300
+
+
+@pytest.mark.parametrize("claim", ["pod-gpu-x7k2p", "pod", "shared", "po", 'p"', "é東"])
+@pytest.mark.parametrize("share", ["", "share-1"])
+@pytest.mark.parametrize("namespace", ["ns", "other"])
+def test_a_claim_is_found_by_its_whole_name(store: Store, claim: str, share: str, namespace: str) -> None:
+    facts = [HoldingFacts("u", "", "", "", "", namespace, name, share) for name in (claim, f"{claim}x", "x")]
+    rows = [_past(n, 1.0, 2.0, _key("d"), one) for n, one in enumerate(facts, start=1)]
+    held = HoldingRow(9, _key("d"), facts[0], Bound(1.0, 2.0, Certainty.AT_ONCE))
+    _write(store, *rows, held, _past(10, 1.0, 2.0, _key("d", pod="po"), facts[0]))
+    for question in (
+        {"claim": claim},
+        {"claim": claim, "namespace": "ns"},
+        {"claim": claim, "device": "d"},
+        {"claim": claim, "uid": "u"},
+        {"claim": claim, "resource": "example.com/gpu"},
+        {"claim": claim, "driver": "example.com/gpu"},
+    ):
+        assert {row.id for row in store.find(HistoryQuery(**question)).rows} == {1, 9, 10}  # type: ignore[arg-type]
+    assert [row.id for row in store.find(HistoryQuery(claim=claim, pod="po")).rows] == [10]
+
+
 def test_pods_are_deleted_with_their_last_holding(store: Store) -> None:
     keys = [_key(device, pod=pod) for device, pod in (("a", "one"), ("b", "two"), ("c", "two"))]
     _write(store, *(_past(n, 1.0, 10.0 * n, key, HoldingFacts("u")) for n, key in enumerate(keys, start=1)))
@@ -170,7 +213,7 @@ _rows = st.lists(
     max_size=25,
 )
 _asked = st.dictionaries(
-    st.sampled_from(["resource", "device", "namespace", "pod", "uid", "driver"]),
+    st.sampled_from(["resource", "device", "namespace", "pod", "uid", "driver", "claim"]),
     st.sampled_from(NAMES[:2]),
     max_size=2,
 )
@@ -197,8 +240,9 @@ def test_query_finds_what_a_full_scan_finds_page_by_page(
 ) -> None:
     rows: list[HoldingRow] = []
     for number, (start, lasted, one, two, parent, over) in enumerate(drawn, start=1):
-        key = _key(two, one, namespace=two, pod=one, driver=parent)
-        facts = HoldingFacts(uid=parent, parent=parent)
+        key = _key(two, one, namespace=two, pod=one)
+        asked = {"": "", "a": "a", "b": one}.get(parent, "b")
+        facts = HoldingFacts(uid=parent, parent=parent, claim=parent and two, requested_as=asked)
         row = _past(number, float(start), float(start + lasted**2), key, facts)
         rows.append(row if over else HoldingRow(number, key, facts, row.start))
     low = None if since is None else float(since)
@@ -226,11 +270,13 @@ def test_query_finds_what_a_full_scan_finds_page_by_page(
 
 
 def _matches(row: HoldingRow, names: dict[str, str], since: float | None, until: float | None) -> bool:
-    facts = {**row.key._asdict(), "uid": row.facts.uid}
-    device = names.get("device", "")
-    others = all(facts[name] == text for name, text in names.items() if text and name != "device")
+    facts = {**row.key._asdict(), "uid": row.facts.uid, "claim": row.facts.claim}
+    facts["driver"] = row.key.resource if row.facts.claim else ""
+    device, resource = names.get("device", ""), names.get("resource", "")
+    others = all(facts[name] == names[name] for name in names.keys() - {"device", "resource"})
     return (
         others
+        and (not resource or resource in {row.key.resource, row.facts.requested_as})
         and (not device or device in {row.key.device, row.facts.parent})
         and (until is None or row.low < until)
         and (since is None or row.high > since)
@@ -262,11 +308,19 @@ def test_no_query_scans_the_past(
         assert all(wanted in step for step in searched), (names, plan)
 
 
-@pytest.mark.parametrize("column", ["resource", "driver", "device"])
+@pytest.mark.parametrize("column", ["resource", "requested_as", "device"])
 def test_names_are_found_by_index(store: Store, column: str) -> None:
     steps = [step for step in _plan(store, sql.distinct("holdings", column), {}) if "holdings" in step]
     assert steps
-    assert all(f"COVERING INDEX holdings_{column}" in step for step in steps)
+    assert all(f"COVERING INDEX {sql.holdings_index(column)}" in step for step in steps)
+
+
+def test_a_generated_claim_is_found_by_its_pod(store: Store) -> None:
+    question = HistoryQuery(claim="train-0-gpu-x7k2p", namespace="ns")
+    plan = _plan(store, *sql.find(question, sql.Content([7])))
+    found = [step for step in plan if step.startswith(("SEARCH holdings", "SEARCH holders"))]
+    assert any("holdings_holder (holder=?)" in step for step in found)
+    assert any("holders_pod (pod=?)" in step for step in found)
 
 
 @pytest.mark.parametrize("statement", [sql.HOLDER_BY_UID, sql.HOLDER_BY_POD])
@@ -302,9 +356,10 @@ def fleet(store: Store) -> Store:
         _key("GPU-7c1f", "nvidia.com/gpu", pod="resnet-x2x9k"),
         _key("GPU-7C1F::0", "nvidia.com/gpu.shared", pod="resnet-5m89f"),
         _key("bell\x07", "example.com/gpu", pod="a%b_c"),
-        _key("gpu-0", "", driver="gpu.example.com", pod="claimer"),
+        _key("gpu-0", "gpu.example.com", pod="claimer"),
     ]
-    facts = [HoldingFacts(parent="GPU-7C1F" if "::" in key.device else "") for key in keys]
+    facts = [HoldingFacts(parent="GPU-7C1F" if "::" in key.device else "") for key in keys[:3]]
+    facts.append(HoldingFacts(claim_namespace="ns", claim="mine", requested_as="tpu.example.com/core"))
     rows = [_past(n, 10.0 * n, 10.0 * n + 5, key, facts[n - 1]) for n, key in enumerate(keys, start=1)]
     held = HoldingRow(
         9, _key("GPU-5e1f", "nvidia.com/gpu"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE)
@@ -331,6 +386,10 @@ def fleet(store: Store) -> Store:
         ({"resource": "gpu.shared"}, [2]),
         ({"resource": "nvidia.com/gpu"}, [1, 9]),
         ({"resource": "gpu.example.com"}, [4]),
+        ({"resource": "tpu.example.com/core"}, [4]),
+        ({"resource": "core"}, [4]),
+        ({"claim": "mine"}, [4]),
+        ({"claim": "min"}, []),
         ({"resource": "com/gpu"}, []),
         ({"resource": "gpu", "device": "1f", "pod": "resnet"}, [1]),
         ({"resource": "gpu", "namespace": "n"}, []),

@@ -93,7 +93,7 @@ def story(world: SimpleNamespace, past: Past) -> Past:
     """GPU-0 held by llama-0, by another pod, and by llama-0 recreated; now is the time of the last poll."""
 
     def held(namespace: str, pod: str, uid: str) -> tuple[HoldingKey, HoldingFacts]:
-        key = HoldingKey(scene.GPU, "", "", "GPU-0", "", "", "", namespace, pod, "trainer")
+        key = HoldingKey(scene.GPU, "GPU-0", namespace, pod, "trainer")
         return key, HoldingFacts(uid, "StatefulSet", "llama", node="worker-3")
 
     llama, again = held("ml", "llama-0", "uid-0"), held("ml", "llama-0", "uid-1")

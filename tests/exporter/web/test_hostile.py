@@ -90,7 +90,7 @@ def state() -> State:
 def held(world: SimpleNamespace, past: Past, state: State) -> None:
     """The mapping, and a history in which each text was held once."""
     past.look()
-    past.look(*((HoldingKey(*[text] * 10), HoldingFacts("uid")) for text in CORPUS.values()))
+    past.look(*((HoldingKey(*[text] * 5), HoldingFacts("uid", *[text] * 8)) for text in CORPUS.values()))
     past.look()
     world.states.publish(state)
 

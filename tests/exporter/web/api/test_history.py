@@ -48,6 +48,7 @@ async def test_a_holding_has_its_bounds(client: Client) -> None:
     assert entry == dict.fromkeys(empty) | {
         "id": 1,
         "node": "",
+        "requested_as": "example.com/gpu",
         "resource": "example.com/gpu",
         "device": "gpu-0",
         "namespace": "ns",
@@ -212,7 +213,7 @@ def test_any_query_is_read_or_refused(query: dict[str, str]) -> None:
 async def test_a_moment_has_the_devices_that_nobody_held(
     client: Client, past: Past, world: SimpleNamespace
 ) -> None:
-    past.life.known = {"gpu-0": True, "gpu-1": True, "gpu-2": False, "gpu-3": True}
+    past.life.known = {"gpu-0": True, "gpu-1": True, "gpu-2": False, "gpu-3": None}
     past.look(A)
     at = world.now = past.life.wall
     world.publish()
@@ -220,8 +221,12 @@ async def test_a_moment_has_the_devices_that_nobody_held(
     assert [entry["device"] for entry in document["holdings"]] == ["gpu-0"]
     assert document["devices_recorded"] is True
     assert document["devices"] == [
-        {"resource": "example.com/gpu", "device": device, "parent": None, "state": state}
-        for device, state in (("gpu-1", "free"), ("gpu-2", "unhealthy"), ("gpu-3", "free"))
+        {"resource": "example.com/gpu", "device": device, "parent": None, "state": state, "healthy": healthy}
+        for device, state, healthy in (
+            ("gpu-1", "free", True),
+            ("gpu-2", "unhealthy", False),
+            ("gpu-3", "free", None),
+        )
     ]
     assert [one["device"] for one in (await get(client, at=str(at), device="gpu-2"))["devices"]] == ["gpu-2"]
     assert (await get(client))["devices_recorded"] is None
@@ -239,6 +244,34 @@ async def test_a_moment_has_the_devices_that_nobody_held(
             break
         page = await get(client, at=str(at), limit="2", cursor=page["next"])
     assert shown == ["gpu-1", "gpu-0", "gpu-2", "gpu-3"]
+
+
+async def test_a_claimed_device_is_found_by_what_the_container_asked_by_and_by_its_claim(
+    client: Client, past: Past, world: SimpleNamespace
+) -> None:
+    claimed = key("pool-a/gpu-0", "train-1", "gpu.example.com")
+    facts = HoldingFacts(claim_namespace="ns", claim="mine", share_id="s", requested_as="nvidia.com/gpu")
+    past.look((claimed, facts), A)
+    world.now = past.life.wall
+    world.publish()
+    for query in (
+        {"resource": "nvidia.com/gpu"},
+        {"resource": "gpu.example.com"},
+        {"driver": "gpu.example.com"},
+        {"claim": "mine"},
+    ):
+        (entry,) = (await get(client, **query))["holdings"]
+        assert (entry["resource"], entry["device"]) == ("gpu.example.com", "pool-a/gpu-0")
+        assert (entry["requested_as"], entry["claim_namespace"], entry["claim"]) == (
+            "nvidia.com/gpu",
+            "ns",
+            "mine",
+        )
+        assert (entry["share_id"], entry["driver"], entry["pool"]) == ("s", None, None)
+    assert "nvidia.com/gpu" in (await get(client))["resources"]
+    past.look((claimed, facts._replace(claim="other", requested_as="")))
+    (entry,) = (await get(client, claim="other"))["holdings"]
+    assert entry["requested_as"] is None
 
 
 async def test_in_a_gap_devices_are_unknown(client: Client, past: Past, world: SimpleNamespace) -> None:

@@ -119,8 +119,8 @@ async def test_a_failed_device_has_its_reason_its_start_and_their_source(
 async def test_shares_of_one_device_are_on_each_others_pages(
     client: Client, world: SimpleNamespace, past: Past
 ) -> None:
-    for_vllm = (*("", "", ""), "inference", "vllm-0", "server")
-    shares = [HoldingKey(f"{GPU}.shared", "", "", f"GPU-7::{i}", *for_vllm) for i in range(2)]
+    for_vllm = ("inference", "vllm-0", "server")
+    shares = [HoldingKey(f"{GPU}.shared", f"GPU-7::{i}", *for_vllm) for i in range(2)]
     past.look(*((share, HoldingFacts(parent="GPU-7")) for share in shares))
     world.now = past.life.wall
     world.publish()
@@ -412,12 +412,11 @@ async def test_a_recreated_pod_has_its_lives_apart_with_links_between(
 async def test_a_claim_page_has_holders_and_history_of_its_pool(
     client: Client, world: SimpleNamespace, past: Past
 ) -> None:
-    claimed = HoldingKey(
-        "", "gpu.example.com", "pool-a", "gpu-0", "", "dra", "shared", "dra", "shared-1", "a"
-    )
-    elsewhere = claimed._replace(pool="pool-b", pod="not-here")
+    claimed = HoldingKey("gpu.example.com", "pool-a/gpu-0", "dra", "shared-1", "a")
+    elsewhere = claimed._replace(device="pool-b/gpu-0", pod="not-here")
+    facts = HoldingFacts(claim_namespace="dra", claim="shared")
     past.look()
-    past.look((claimed, HoldingFacts()), (elsewhere, HoldingFacts()))
+    past.look((claimed, facts), (elsewhere, facts))
     world.now = past.life.wall
     world.publish()
     found = await has(
@@ -518,7 +517,7 @@ def drawn_from(found: PageReader) -> str:
 
 async def test_the_drawing_begins_where_it_is_whole_and_says_so(client: Client, past: Past) -> None:
     def held(device: str, pod: str) -> tuple[HoldingKey, HoldingFacts]:
-        return HoldingKey(GPU, "", "", device, "", "", "", "ml", pod, "main"), HoldingFacts()
+        return HoldingKey(GPU, device, "ml", pod, "main"), HoldingFacts()
 
     past.look()
     lasts = held("GPU-5", "lasts-0")
@@ -549,7 +548,7 @@ async def test_a_drawing_has_a_limit_and_stays_whole(
     monkeypatch.setattr("exporter.web.pages.past.BARS", 4)
     past.look()
     for number in range(9):
-        key = HoldingKey(GPU, "", "", "GPU-0", "", "", "", "ml", f"run-{number}", "main")
+        key = HoldingKey(GPU, "GPU-0", "ml", f"run-{number}", "main")
         past.look((key, HoldingFacts()))
     for path in ("/history", DEVICE):
         found = await has(client, path, "The drawing begins at")

@@ -21,7 +21,7 @@ from harness.scene import device
 
 
 def row(number: int, start: float, end: float | None, uid: str = "", device: str = "gpu") -> HoldingRow:
-    key = HoldingKey("r/x", "", "", device, "", "", "", "ns", "pod", "main")
+    key = HoldingKey("r/x", device, "ns", "pod", "main")
     last = None if end is None else Bound(end, end, Certainty.AT_ONCE)
     return HoldingRow(number, key, HoldingFacts(uid), Bound(start, start, Certainty.AT_ONCE), last)
 

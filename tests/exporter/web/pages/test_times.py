@@ -14,7 +14,7 @@ from exporter.web.pages.times import day, filled
 from harness.scene import START
 
 NOW = datetime(2026, 10, 28, 22, 41, 3, tzinfo=UTC).timestamp()
-KEY = HoldingKey("r/x", "", "", "dev", "", "", "", "ns", "pod", "main")
+KEY = HoldingKey("r/x", "dev", "ns", "pod", "main")
 
 
 def row(start: Bound, end: Bound | None = None, missed: Bound | None = None) -> HoldingRow:
