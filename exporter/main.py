@@ -235,8 +235,7 @@ def _dra(settings: ExporterSettings, watcher: DirectoryWatcher) -> "DraTracker |
     """The source of --dra.source, None for none. Raises Fatal."""
     chosen, expected = settings.dra_source, settings.dra_source != "auto"
     if not expected:
-        asked = settings.kubeconfig is not None or (ACCOUNT / "token").exists()
-        chosen = "slices" if asked else "cdi" if _cdi_directory().is_dir() else "none"
+        chosen = _found_dra(settings)
     if chosen == "none":
         return None
     # Few nodes have DRA.
@@ -257,7 +256,15 @@ def _dra(settings: ExporterSettings, watcher: DirectoryWatcher) -> "DraTracker |
             raise Fatal(f"--dra.source slices: {error}") from error
         _log.warn("what claimed devices are is not known", reason=str(error))
         return None
-    return DraTracker(SliceWatch(access, settings.node_name), ClaimReader(access), expected=expected)
+    slices = SliceWatch(access, settings.node_name, expected=expected)
+    return DraTracker(slices, ClaimReader(access), expected=expected)
+
+
+def _found_dra(settings: ExporterSettings) -> str:
+    """The source that --dra.source auto uses."""
+    if settings.kubeconfig is not None or (ACCOUNT / "token").exists():
+        return "slices"
+    return "cdi" if _cdi_directory().is_dir() else "none"
 
 
 def _cdi_directory() -> Path:

@@ -49,7 +49,7 @@ _LIST: Final = 60.0
 _WATCH: Final = (240.0, 420.0)
 """Seconds after which the API server ends a watch; random, so that nodes do not all return at once."""
 _IN_THREAD: Final = 256 * 1024
-"""Bytes of an answer above which decoding would block the event loop for milliseconds."""
+"""Bytes of an answer above which reading would block the event loop for milliseconds."""
 
 
 class ApiServerError(Exception):
@@ -113,7 +113,7 @@ class ObjectList(Struct, Generic[T]):
 
 class Kind(NamedTuple, Generic[T, R]):
     """A kind of object: its path at the API server, its decoders, and what is kept of an object (None:
-    nothing). `denied` says which right is missing, for the message of a 403.
+    nothing; `read` may run in a thread). `denied` says which right is missing, for the message of a 403.
     """
 
     path: str
@@ -346,20 +346,24 @@ class ListWatch(Generic[T, R]):
         begun, exact = loop.time(), self._exact
         items: list[R] = []
         query = {"limit": str(PAGE)} | ({} if exact else {"resourceVersion": "0"})
-        decode = self._kind.page.decode
+
+        def read(body: bytes) -> tuple[_ListMeta, list[R]]:
+            page = self._kind.page.decode(body)
+            return page.metadata, [item for item in map(self._kind.read, page.items) if item is not None]
+
         async with asyncio.timeout(_LIST):
             while True:
                 async with await self._get(session, query) as response:
                     body = await read_body(response, ANSWER_LIMIT)
                 if len(body) < _IN_THREAD:
-                    answer = decode(body)
+                    metadata, found = read(body)
                 else:
-                    answer = await loop.run_in_executor(None, decode, body)
-                items += [item for item in map(self._kind.read, answer.items) if item is not None]
-                if not answer.metadata.next:
+                    metadata, found = await loop.run_in_executor(None, read, body)
+                items += found
+                if not metadata.next:
                     break
-                query = {"limit": str(PAGE), "continue": answer.metadata.next}
-        self._version, self._exact = answer.metadata.resource_version, False
+                query = {"limit": str(PAGE), "continue": metadata.next}
+        self._version, self._exact = metadata.resource_version, False
         return Listed(tuple(items), begun, exact)
 
     async def _watch(self, session: aiohttp.ClientSession) -> AsyncGenerator[Opened | Changed[R]]:

@@ -20,7 +20,7 @@ from exporter.apiserver.client import (
 )
 from exporter.apiserver.kubeconfig import ApiServerAccess
 from exporter.mapping.dra import SourceStatus
-from exporter.mapping.published import ResourceSlice
+from exporter.mapping.published import ResourceSlice, SliceContent, content_of
 from exporter.mapping.slices import PublishedDevices
 from runtime.log import Episode, Log
 from runtime.text import named
@@ -44,7 +44,9 @@ class SliceWatch:
     Devices stay known while the API server is away.
     """
 
-    def __init__(self, access: ApiServerAccess, node: str) -> None:
+    def __init__(self, access: ApiServerAccess, node: str, *, expected: bool = True) -> None:
+        """`expected`: slices were configured explicitly, so a missing right is a failure."""
+        self._expected = expected
         self._access = access
         self._node = node
         self.devices = PublishedDevices(node)
@@ -83,11 +85,11 @@ class SliceWatch:
                 self._failed(error)
                 await asyncio.sleep(pause_after(error, failures, seldom=SELDOM))
 
-    def _watch(self, version: str) -> ListWatch[ResourceSlice, ResourceSlice]:
-        kind = Kind(f"{GROUP}/{version}/resourceslices", _PAGE, _SLICE, _same, _DENIED)
+    def _watch(self, version: str) -> ListWatch[ResourceSlice, SliceContent]:
+        kind = Kind(f"{GROUP}/{version}/resourceslices", _PAGE, _SLICE, content_of, _DENIED)
         return ListWatch(self._access, kind, f"spec.nodeName={self._node}")
 
-    def _take(self, event: Listed[ResourceSlice] | Opened | Changed[ResourceSlice]) -> None:
+    def _take(self, event: Listed[SliceContent] | Opened | Changed[SliceContent]) -> None:
         now = asyncio.get_running_loop().time()
         match event:
             case Listed():
@@ -97,13 +99,14 @@ class SliceWatch:
                 self._status = SourceStatus("slices", up=True)
             case Changed():
                 if event.gone:
-                    self.devices.remove(event.item.metadata.name, now)
+                    self.devices.remove(event.item.name, now)
                 else:
                     self.devices.put(event.item, now)
         self._settled(now)
 
     def _failed(self, error: ApiServerError) -> None:
-        self._failing.failed(error.message)
+        usual = error.code in {"403", NOT_SERVED} and not self._expected
+        self._failing.failed(error.message, level="info" if usual else "warn")
         self._status = SourceStatus(
             "slices", up=False, problem=f"ResourceSlices are not watched: {error.message}"
         )
@@ -124,10 +127,6 @@ class SliceWatch:
         if seen != self._seen:
             self._seen = seen
             self._changed()
-
-
-def _same(found: ResourceSlice) -> ResourceSlice:
-    return found
 
 
 def _nothing() -> None:

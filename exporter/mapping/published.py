@@ -7,9 +7,9 @@ refused here: it comes from drivers.
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from exporter.mapping.dra import Consumption, PublishedDevice, PublishedName, Taint
 from exporter.mapping.partitions import quantity
@@ -67,7 +67,8 @@ class _Taint(Struct, rename="camel"):
     key: str = ""
     value: str = ""
     effect: str = ""
-    time_added: datetime | None = None
+    # A time without a zone depends on the node's, and early ones overflow.
+    time_added: Annotated[datetime, Meta(tz=True)] | None = None
 
 
 class _Consumes(Struct, rename="camel"):
@@ -107,10 +108,20 @@ class ResourceSlice(Struct):
     metadata: SliceMeta
     spec: _Spec
 
-    @property
-    def readable(self) -> bool:
-        """Whether its names are such as Kubernetes allows."""
-        return all(map(is_name, (self.metadata.name, self.spec.driver, self.spec.pool.name)))
+
+class SliceContent(NamedTuple):
+    """What is kept of a slice: one of `size` slices of the pool's `generation`. `counters`: the amounts that
+    it shares out, by counter set and counter.
+    """
+
+    name: str
+    node: str
+    driver: str
+    pool: str
+    generation: int
+    size: int
+    devices: Mapping[PublishedName, PublishedDevice]
+    counters: Mapping[tuple[str, str], float]
 
 
 def is_name(text: str) -> bool:
@@ -118,10 +129,22 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= NAME_LIMIT and text.isascii() and text.isprintable()
 
 
-def devices_of(found: ResourceSlice) -> Mapping[PublishedName, PublishedDevice]:
-    """The devices of a slice, without parents by shared counters. A device whose name or amounts Kubernetes
-    does not allow is left out.
+def content_of(found: ResourceSlice) -> SliceContent | None:
+    """What is kept of a slice, None for names that Kubernetes does not allow.
+
+    Devices are without parents by shared counters. A device whose name or amounts Kubernetes does not allow
+    is left out.
     """
+    spec = found.spec
+    if not all(map(is_name, (found.metadata.name, spec.driver, spec.pool.name))):
+        return None
+    pool = spec.pool
+    sizes = pool.generation, pool.resource_slice_count
+    names = found.metadata.name, spec.node_name, spec.driver, pool.name
+    return SliceContent(*names, *sizes, _devices(found), _counters(found))
+
+
+def _devices(found: ResourceSlice) -> Mapping[PublishedName, PublishedDevice]:
     spec = found.spec
     devices = (
         _device(PublishedName(spec.driver, spec.pool.name, one.name), one) for one in spec.devices or ()
@@ -129,8 +152,7 @@ def devices_of(found: ResourceSlice) -> Mapping[PublishedName, PublishedDevice]:
     return {device.name: device for device in devices if device is not None}
 
 
-def counters_of(found: ResourceSlice) -> Mapping[tuple[str, str], float]:
-    """The amount of each counter set and counter that a slice shares out."""
+def _counters(found: ResourceSlice) -> Mapping[tuple[str, str], float]:
     return {
         (one.name, name): amount
         for one in found.spec.shared_counters or ()
@@ -192,7 +214,7 @@ def _text(value: _Attribute) -> str:
     if value.strings is not None or value.numbers is not None:
         return ",".join(map(str, (value.strings or value.numbers or ())[:_ENTRIES]))[:TEXT_LIMIT]
     if value.number is not None:
-        return str(value.number)
+        return str(value.number)[:TEXT_LIMIT]
     return (value.string or value.version or "")[:TEXT_LIMIT]
 
 

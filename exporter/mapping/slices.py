@@ -8,14 +8,14 @@ connection is lost. The last devices are kept meanwhile.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from exporter.mapping.dra import CounterName, PublishedDevice, PublishedName
 from exporter.mapping.partitions import parents
-from exporter.mapping.published import ResourceSlice, counters_of, devices_of
+from exporter.mapping.published import SliceContent
 from runtime.text import named, visible
 
 RETURN_WITHIN: Final = 30.0
@@ -33,22 +33,12 @@ PoolName = tuple[str, str]
 """Driver and pool."""
 
 
-class _Part(NamedTuple):
-    """What one slice publishes of its pool."""
-
-    generation: int
-    size: int
-    """Slices of the generation."""
-    devices: Mapping[PublishedName, PublishedDevice]
-    counters: Mapping[tuple[str, str], float]
-
-
 class _Pool(Struct):
     """A pool: its slices by name, and what its last complete generation published; `generation` is None
     before the first one. `gone`: since when there are no slices.
     """
 
-    parts: dict[str, _Part] = field(default_factory=dict[str, _Part])
+    parts: dict[str, SliceContent] = field(default_factory=dict[str, SliceContent])
     generation: int | None = None
     devices: Mapping[PublishedName, PublishedDevice] = field(
         default_factory=dict[PublishedName, PublishedDevice]
@@ -113,18 +103,18 @@ class PublishedDevices:
             )
         return tuple(notes)
 
-    def replace(self, slices: Iterable[ResourceSlice], now: float) -> None:
+    def replace(self, slices: Iterable[SliceContent], now: float) -> None:
         """These are all slices."""
         self._left_out.clear()
-        listed = {one.metadata.name: one for one in slices}
+        listed = {one.name: one for one in slices}
         touched = [self._take(name) for name in [*self._pool_of]]
         touched += [self._store(one) for one in listed.values()]
         for pool in dict.fromkeys(touched):
             self._settle(pool, now)
 
-    def put(self, found: ResourceSlice, now: float) -> None:
+    def put(self, found: SliceContent, now: float) -> None:
         """A slice appeared or changed."""
-        before = self._take(found.metadata.name)
+        before = self._take(found.name)
         for pool in dict.fromkeys((before, self._store(found))):
             self._settle(pool, now)
 
@@ -147,23 +137,20 @@ class PublishedDevices:
             self._devices -= len(self._pools[of].parts.pop(name).devices)
         return of
 
-    def _store(self, found: ResourceSlice) -> PoolName | None:
+    def _store(self, found: SliceContent) -> PoolName | None:
         """Add a slice. Returns its pool, None for a slice that does not count."""
-        name, spec = found.metadata.name, found.spec
-        if spec.node_name != self._node or not found.readable:
+        if found.node != self._node:
             return None
-        of = (spec.driver, spec.pool.name)
-        fresh = devices_of(found)
-        if len(self._pool_of) >= MAX_SLICES or self._devices + len(fresh) > MAX_DEVICES:
+        if len(self._pool_of) >= MAX_SLICES or self._devices + len(found.devices) > MAX_DEVICES:
             # The pool is incomplete without this slice.
             if len(self._left_out) < MAX_SLICES:
-                self._left_out.add(spec.driver)
+                self._left_out.add(found.driver)
             return None
+        of = (found.driver, found.pool)
         pool = self._pools.setdefault(of, _Pool())
-        devices = {key: _kept(pool.devices.get(key), device) for key, device in fresh.items()}
-        size = spec.pool.resource_slice_count
-        pool.parts[name] = _Part(spec.pool.generation, size, devices, counters_of(found))
-        self._pool_of[name] = of
+        devices = {name: _kept(pool.devices.get(name), device) for name, device in found.devices.items()}
+        pool.parts[found.name] = found._replace(devices=devices)
+        self._pool_of[found.name] = of
         self._devices += len(devices)
         return of
 
@@ -180,7 +167,7 @@ class PublishedDevices:
                 pool.gone, pool.generation = now, 0
             return
         pool.gone = None
-        generations: dict[int, list[_Part]] = defaultdict(list)
+        generations: dict[int, list[SliceContent]] = defaultdict(list)
         for _, part in sorted(pool.parts.items()):
             generations[part.generation].append(part)
         complete = [
@@ -195,7 +182,7 @@ class PublishedDevices:
             return
         self._publish(of, pool, newest, generations[newest])
 
-    def _publish(self, of: PoolName, pool: _Pool, generation: int, parts: Iterable[_Part]) -> None:
+    def _publish(self, of: PoolName, pool: _Pool, generation: int, parts: Iterable[SliceContent]) -> None:
         devices: dict[PublishedName, PublishedDevice] = {}
         counters: dict[CounterName, float] = {}
         for part in parts:

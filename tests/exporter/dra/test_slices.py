@@ -113,6 +113,22 @@ async def test_without_the_right_the_message_names_it_and_requests_are_rare(
         assert its.source.devices.drivers == frozenset()
 
 
+@pytest.mark.parametrize(("expected", "level"), [(True, "WARNING"), (False, "INFO")])
+async def test_a_missing_right_is_a_failure_where_slices_were_configured(
+    expected: bool,
+    level: str,
+    api: ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    api.faults = ApiFaults(forbidden=frozenset({SLICES}))
+    pauses = _pauses(monkeypatch)
+    async with background(SliceWatch(ApiServerAccess(api.url), "n", expected=expected).run()):
+        await until_holds(lambda: pauses)
+    assert [one.levelname for one in caplog.records if "cannot be watched" in one.getMessage()] == [level]
+
+
 async def test_devices_stay_known_while_the_api_server_is_away(
     kubelet: SimulatedKubelet, api: ApiServer
 ) -> None:

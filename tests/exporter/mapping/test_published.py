@@ -1,18 +1,19 @@
 """exporter.mapping.published: what an entry of a slice says about its device."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
 from exporter.mapping.dra import Consumption, PublishedDevice, PublishedName, Taint
-from exporter.mapping.published import NAME_LIMIT, TEXT_LIMIT, ResourceSlice, counters_of, devices_of
+from exporter.mapping.published import NAME_LIMIT, TEXT_LIMIT, ResourceSlice, SliceContent, content_of
 from harness.recordings import RECORDINGS
 
 UUID = "gpu-18a3e86f-4c0e-cd9f-59c3-55488c4b0c24"
 
 
-def read(*devices: dict[str, Any], **spec: Any) -> ResourceSlice:
+def read(*devices: dict[str, Any], **spec: Any) -> SliceContent | None:
     found = {
         "metadata": {"name": "slice"},
         "spec": {
@@ -23,7 +24,12 @@ def read(*devices: dict[str, Any], **spec: Any) -> ResourceSlice:
         }
         | spec,
     }
-    return msgspec.convert(found, ResourceSlice)
+    return content_of(msgspec.convert(found, ResourceSlice))
+
+
+def devices_of(content: SliceContent | None) -> Mapping[PublishedName, PublishedDevice]:
+    assert content is not None
+    return content.devices
 
 
 def one(**facts: Any) -> PublishedDevice:
@@ -143,7 +149,7 @@ def test_text_is_cut_and_counts_are_bounded() -> None:
 @pytest.mark.parametrize("name", ["", "x" * 254, "a\x1b[2Jb", "caf\u00e9"])
 def test_a_device_with_a_strange_name_is_left_out(name: str) -> None:
     assert not devices_of(read({"name": name}))
-    assert not read(driver=name).readable
+    assert read(driver=name) is None
 
 
 def test_consumed_counters() -> None:
@@ -161,7 +167,9 @@ def test_consumed_counters() -> None:
         bad = {"counterSet": "s", "counters": {"memory": {"value": amount}}}
         assert not devices_of(read({"name": "gpu-0", "consumesCounters": [bad]}))
     sets = [{"name": "gpu-0-set", "counters": {"memory": {"value": "40Gi"}, "bad": {"value": "x"}}}]
-    assert counters_of(read(sharedCounters=sets)) == {("gpu-0-set", "memory"): 40 * 2.0**30}
+    content = read(sharedCounters=sets)
+    assert content is not None
+    assert content.counters == {("gpu-0-set", "memory"): 40 * 2.0**30}
 
 
 def test_a_slice_of_a_gpu_names_its_gpu() -> None:
@@ -176,6 +184,7 @@ def test_v1beta1_has_the_facts_under_basic() -> None:
 def test_recorded_slice() -> None:
     name = "dra-extended-resource-admin-access-and-health.resourceslices.json"
     (found,) = msgspec.json.decode((RECORDINGS / name).read_bytes(), type=list[ResourceSlice])
-    assert found.readable
-    assert [name.device for name in devices_of(found)] == [f"device-0{n}" for n in range(6)]
-    assert found.spec.pool.generation == found.spec.pool.resource_slice_count == 1
+    content = content_of(found)
+    assert content is not None
+    assert [name.device for name in content.devices] == [f"device-0{n}" for n in range(6)]
+    assert content.generation == content.size == 1
