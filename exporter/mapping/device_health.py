@@ -159,17 +159,17 @@ def _of_plugin(device: Device, pods: Mapping[PodKey, PodIdentity]) -> Iterator[D
 
 
 def _of_claims(claimed: Claimed, pods: Mapping[PodKey, PodIdentity]) -> Iterator[DeviceHealth]:
-    """What the statuses of pods say about a claimed device. Administration is not holding."""
+    """What the statuses of pods say about a claimed device, of those too that have it for administration."""
     ids, shared = {*claimed.cdi_devices, "/".join(claimed.name)}, dict(claimed.shared_cdi)
     for one in claimed.through:
         pod = pods.get(one.holder[:2])
-        if pod is None or one.admin or one.holder.namespace != one.claim_namespace:
+        if pod is None or not pod.devices.health or one.holder.namespace != one.claim_namespace:
             continue
-        for name in [f"claim:{named.reference}" for named in pod.devices.claims if named.claim == one.claim]:
-            for entry in _entries(pod, one.holder.container, name):
-                request = entry.name.removeprefix(name).removeprefix("/")
-                if entry.resource_id in ids and (not request or one.request in {"", request}):
-                    yield _said(entry, shared.get(entry.resource_id, 1))
+        name = f"claim:{pod.devices.reference(one.holder.pod, one.claim)}"
+        for entry in _entries(pod, one.holder.container, name):
+            request = entry.name.removeprefix(name).removeprefix("/")
+            if entry.resource_id in ids and (not request or one.request in {"", request}):
+                yield _said(entry, shared.get(entry.resource_id, 1))
 
 
 def _entries(pod: PodIdentity, container: str, name: str) -> Iterator[ResourceHealth]:

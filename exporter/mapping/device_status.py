@@ -145,12 +145,12 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
             if (
                 device.key in keys
                 or device.key[0] in resources
-                or (pods and any(holder[:2] in pods for holder in device.holders))
+                or (pods and not pods.isdisjoint(_pods_of(device)))
             ):
                 found.add(index)
         return found
 
-    def _changed_pods(self, last: "DeviceStatuses") -> Collection[PodKey]:
+    def _changed_pods(self, last: "DeviceStatuses") -> set[PodKey]:
         """Pods whose identity or doubt differs. The devices of a pod that is new or gone changed as well."""
         pods: set[PodKey] = set()
         if self.pods is not last.pods:
@@ -181,6 +181,12 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
             for reports in (self.advertised, last.advertised)
         )
         return {name for name, _ in now.items() ^ before.items()}
+
+
+def _pods_of(device: Device) -> list[PodKey]:
+    """The pods of the holders, and those that have the device for administration: all report its health."""
+    pods = [holder[:2] for holder in device.holders]
+    return pods if device.claimed is None else [*pods, *[one.holder[:2] for one in device.claimed.through]]
 
 
 def device_statuses(

@@ -178,11 +178,11 @@ class PodDevices(Struct, frozen=True):
         if self.extended is not None and self.extended.claim == claim:
             served = {one[::2] for one in self.extended.requests}
             return (container, request) in served if request in {one for _, one in served} else None
-        reference = self._reference(pod, claim)
+        reference = self.reference(pod, claim)
         used = {one.request for one in self.uses if one[:2] == (container, reference)}
         return bool(used & {"", request}) if reference and used else None
 
-    def _reference(self, pod: str, claim: str) -> str:
+    def reference(self, pod: str, claim: str) -> str:
         """The pod's name for `claim`, "" if it is unknown.
 
         Kubernetes: a claim that is made from a template is called <pod>-<reference>-<random>.

@@ -174,7 +174,7 @@ def test_a_claimed_device(device: Device, status: str, expected: DeviceHealth) -
         (_claimed(), [_claiming("Healthy", "claim:gpu-2")], False),
         (_claimed(), [_claiming("Healthy", "gpu.example.com")], False),
         (_claimed(admin=False), [_claiming("Healthy")], True),
-        (_claimed(admin=True), [_claiming("Healthy")], False),
+        (_claimed(admin=True), [_claiming("Healthy")], True),
         (_claimed(), [], False),
         (_claimed(), [_pod(POD, _entry("Healthy", "claim:gpu", CDI))], False),
     ],
@@ -238,3 +238,11 @@ def test_counts_have_those_that_a_status_calls_unhealthy() -> None:
     again = device_statuses(snapshot, {}, well, NO_REPORTS, found)
     assert not again.ill
     assert again.devices == first.devices
+
+
+def test_claim_of_a_template_is_found_by_its_generated_name() -> None:
+    """kubelet 1.36: the Pods API leaves out the names of generated claims."""
+    device = scene.claimed("gpu-0", ClaimHolding(POD, "ml", "llama-0-gpu-x7k2d"), cdi=[CDI])
+    for reference, known in (("gpu", True), ("gp", None), ("other", None)):
+        pod = _pod(POD, _entry("Healthy", f"claim:{reference}", CDI), claims={reference: ""})
+        assert _health(device, pod).healthy is known
