@@ -105,6 +105,7 @@ class DraManager:
         one = _Driver(driver, endpoint, channel)
         drivers.append(one)
         one.tasks = [self._tasks.spawn(self._follow(one)), self._tasks.spawn(self._watch(one))]
+        self._sync(driver)
         self._event("driver registered", driver=driver, socket=endpoint)
 
     async def deregister(self, driver: str, endpoint: str) -> None:

@@ -4,16 +4,22 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc
 import pytest
+from google.protobuf.json_format import MessageToDict
 
 from harness.recordings import RECORDINGS
 from harness.waiting import background, until_holds
+from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pluginregistration.v1 import api_pb2 as registration
 from kubelet.pb.podresources.v1 import api_pb2 as v1
+from kubelet.pb.pods.v1alpha1 import api_pb2 as pods_pb2
+from kubelet.pb.pods.v1alpha1 import api_pb2_grpc as pods_grpc
 from simulator import ClaimRef, ContainerSpec, PodClaim, PodSpec, SimulatedKubelet
 from simulator.apiserver import ApiServer
 from simulator.devices import Device
@@ -32,6 +38,7 @@ from simulator.dra_objects import (
     request,
     taint,
 )
+from simulator.rpc import target
 from simulator.scripted import ScriptedPlugin
 
 DRIVER = "test-driver.cdi.k8s.io"
@@ -78,7 +85,8 @@ def recorded(what: str) -> Any:
 async def test_the_recorded_claims_give_the_recorded_list_and_status(root: Path) -> None:
     """The recording's slice, class, claims and pods as objects; the driver and scheduler do the rest."""
     (recorded_slice,), (recorded_class,) = recorded("resourceslices"), recorded("deviceclasses")
-    async with SimulatedKubelet(root, node_name="bed-node", registry_interval=0.05) as kubelet:
+    sim = SimulatedKubelet(root, node_name="bed-node", registry_interval=0.05, pods_api=True)
+    async with sim as kubelet:
         kubelet.objects.create(CLASSES, recorded_class)
         either = first_available("r", request("big", "example"), request("small", "example"))
         kubelet.objects.create(TEMPLATES, claim_template("one", request("r", "example")))
@@ -108,6 +116,9 @@ async def test_the_recorded_claims_give_the_recorded_list_and_status(root: Path)
             expected = v1.ListPodResourcesResponse.FromString(listed)
             assert _text(kubelet.pod_resources(), names) == _text(expected, {})
             ours = {c["metadata"]["name"]: c for c in kubelet.objects.all(CLAIMS)}
+            async with grpc.aio.insecure_channel(target(kubelet.paths()["pods_api"])) as channel:
+                stub: pods_grpc.PodsAsyncStub = pods_grpc.PodsStub(channel)
+                by_pods_api = await stub.ListPods(pods_pb2.ListPodsRequest())
             api = ApiServer(kubelet)
             async with api.serve(), aiohttp.ClientSession(api.url) as session:
                 query = {"fieldSelector": "spec.nodeName=bed-node"}
@@ -117,12 +128,29 @@ async def test_the_recorded_claims_give_the_recorded_list_and_status(root: Path)
         one = ours[names["claims"][theirs["metadata"]["name"]]]
         assert one["spec"] == theirs["spec"]
         assert _allocation(one) == _allocation(theirs)
+    by_the_recorded = pods_pb2.ListPodsResponse.FromString(
+        (RECORDINGS / f"{RECORDED}.pods.binpb").read_bytes()
+    )
+    assert _facts(by_pods_api, names) == _facts(by_the_recorded, {"replaced": {}})
     for theirs in recorded("pods"):
         one = pods[theirs["metadata"]["name"]]
         for field in ("resourceClaimStatuses", "extendedResourceClaimStatus"):
             assert _plain(one["status"].get(field), names) == theirs["status"].get(field)
         assert one["spec"].get("resourceClaims") == theirs["spec"].get("resourceClaims")
         assert _plain(_health(one), names) == _health(theirs)
+
+
+def _facts(listed: pods_pb2.ListPodsResponse, names: Any) -> dict[str, Any]:
+    """What the Pods API says of pods' claims and health, by pod."""
+    pods = [MessageToDict(pod_pb2.Pod.FromString(content)) for content in listed.pods]
+    fields = ("resourceClaimStatuses", "extendedResourceClaimStatus")
+    return {
+        pod["metadata"]["name"]: _plain(
+            [_health(pod), pod["spec"].get("resourceClaims"), [pod["status"].get(name) for name in fields]],
+            names,
+        )
+        for pod in pods
+    }
 
 
 def _health(pod: Object) -> Object:
@@ -438,7 +466,7 @@ async def test_fields_of_a_gate_that_is_off_are_noticed_and_not_sent_for_ever(
         async def without_taints(method: str, path: str, body: Object | None) -> tuple[int, Object]:
             if method in {"POST", "PUT"} and body is not None:
                 writes.append(method)
-                body = json.loads(json.dumps(body))
+                body = deepcopy(body)
                 for one in body["spec"]["devices"]:
                     one.pop("taints", None)
             return await served(method, path, body)
