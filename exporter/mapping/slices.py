@@ -6,7 +6,7 @@ connection is lost. The last devices are kept meanwhile.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -18,9 +18,10 @@ from exporter.mapping.partitions import parents
 from exporter.mapping.published import SliceContent
 from runtime.text import named, visible
 
-RETURN_WITHIN: Final = 30.0
-"""Seconds for which a pool keeps its last devices when all its slices vanish: the driver publishes them again
-when it has registered with the kubelet.
+RETURN_WITHIN: Final = 90.0
+"""Seconds for which a pool keeps its last devices when all its slices vanish. Kubernetes' library for drivers
+publishes deleted slices again 30 s after the last deletion, and those that it has just made up to a minute
+later.
 """
 MAX_SLICES: Final = 4096
 MAX_DEVICES: Final = 65_536
@@ -91,12 +92,12 @@ class PublishedDevices:
     @property
     def notes(self) -> tuple[str, ...]:
         """What of the slices is not known, and why; for a person."""
-        found = [
-            f"{visible(name)} of {visible(driver)}"
-            for (driver, name), pool in sorted(self._pools.items())
-            if pool.generation is None
-        ]
-        notes = [f"the slices of pool {named(found, limit=_NAMED)} are not complete"] if found else []
+        pools = sorted(self._pools.items())
+        unknown = [name for name, pool in pools if pool.generation is None]
+        gone = [name for name, pool in pools if pool.gone is not None]
+        notes = [f"the slices of pool {_named(unknown)} are not complete"] if unknown else []
+        if gone:
+            notes.append(f"the slices of pool {_named(gone)} are gone: devices are as before")
         if self._left_out:
             notes.append(
                 f"more than {MAX_SLICES} ResourceSlices or {MAX_DEVICES} devices: the others are left out"
@@ -202,6 +203,10 @@ class PublishedDevices:
     def _change(self) -> None:
         self.revision += 1
         self._published = None
+
+
+def _named(pools: Sequence[PoolName]) -> str:
+    return named([f"{visible(name)} of {visible(driver)}" for driver, name in pools], limit=_NAMED)
 
 
 def _kept(before: PublishedDevice | None, device: PublishedDevice) -> PublishedDevice:
