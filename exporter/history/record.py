@@ -5,7 +5,7 @@ not. So each end of a row has two times and a certainty. Times are unix, in seco
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from hashlib import blake2s
 from typing import Final, NamedTuple
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from exporter.mapping.dra import ClaimName
 from exporter.mapping.holdings import Holding, OpenHolding
 from exporter.mapping.identity import Workload
 from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
@@ -234,19 +235,20 @@ class RecordedHoldings:
     """History's open rows by holding. Implements OpenHoldings: each is returned once."""
 
     def __init__(self, rows: Iterable[HoldingRow]) -> None:
-        self._open: dict[HoldingKey, list[OpenHolding]] = {}
+        self._open: dict[HoldingKey, list[HoldingRow]] = {}
         for row in rows:
-            if row.start.not_after is not None:
-                found = OpenHolding(row.start.not_after, row.start.certainty not in _VAGUE, row.facts.uid)
-                self._open.setdefault(row.key, []).append(found)
+            self._open.setdefault(row.key, []).append(row)
 
-    def take(self, holding: Holding) -> OpenHolding | None:
-        """The record of `holding`. A uid that is unknown on one side contradicts nothing."""
-        found = self._open.get(key_of(holding.key, holding.holder), [])
-        uid = holding.holder.pod_uid
-        same = next((one for one in found if one.uid == uid), None)
-        if same is None and len(found) == 1 and not (uid and found[0].uid):
-            same = found[0]
-        if same is not None:
-            found.remove(same)
-        return same
+    def take(self, holding: Holding, claims: Collection[ClaimName] = ()) -> OpenHolding | None:
+        """The record of `holding`, as HoldingFacts.may_continue says."""
+        found, uid = self._open.get(key_of(holding.key, holding.holder), []), holding.holder.pod_uid
+        names = [(bounded(claim.namespace), bounded(claim.name)) for claim in claims] or [("", "")]
+        facts = [HoldingFacts(uid, claim_namespace=namespace, claim=name) for namespace, name in names]
+        mine = [row for row in found if any(map(row.facts.may_continue, facts))]
+        same = next(
+            (row for row in mine if row.facts.uid == uid), mine[0] if len(found) == len(mine) == 1 else None
+        )
+        if same is None or same.start.not_after is None:
+            return None
+        found.remove(same)
+        return OpenHolding(same.start.not_after, same.start.certainty not in _VAGUE, same.facts.uid)

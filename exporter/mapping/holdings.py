@@ -5,12 +5,13 @@ uid is unknown on one side is the same holding. Two known uids are two pods, wha
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
+from exporter.mapping.dra import ClaimName
 from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
 
 RESTORE_FOR: Final = 10.0
@@ -114,6 +115,19 @@ def _by_name(found: Iterable[Holding]) -> dict[Holding, list[Holding]]:
     return grouped
 
 
+_Claims = Mapping[Holding, Collection[ClaimName]]
+
+
+def _claims(snapshot: Snapshot) -> _Claims:
+    """The claims of the holdings of claimed devices."""
+    found: dict[Holding, set[ClaimName]] = {}
+    for device in snapshot.devices:
+        for one in () if device.claimed is None else device.claimed.through:
+            name = ClaimName(one.claim_namespace, one.claim)
+            found.setdefault(Holding(device.key, one.holder), set()).add(name)
+    return found
+
+
 class OpenHolding(NamedTuple):
     """A holding that history has open: since when (unix time), whether that is when it was first seen, and
     the pod's uid, "" if unknown.
@@ -127,8 +141,8 @@ class OpenHolding(NamedTuple):
 class OpenHoldings(Protocol):
     """The open holdings of history, from before this process started or before its file was readable."""
 
-    def take(self, holding: Holding) -> OpenHolding | None:
-        """Return the record of `holding` once: what begins again is another holding."""
+    def take(self, holding: Holding, claims: Collection[ClaimName] = ()) -> OpenHolding | None:
+        """Return the record of `holding` through `claims` (DRA), once: what begins again is another one."""
         ...
 
 
@@ -188,12 +202,13 @@ class HoldingTracker(Struct):
         """Take over starts from history, for holdings that are older than the first snapshot."""
         self._open = recorded
         older = {holding: since for holding, since in self._since.items() if not since.exact}
-        restored = {holding: self._start(holding, since) for holding, since in older.items()}
+        claims = {} if self._last is None else _claims(self._last)
+        restored = {holding: self._start(holding, since, claims) for holding, since in older.items()}
         if restored != older:
             self._since = MappingProxyType({**self._since, **restored})
 
-    def _start(self, holding: Holding, seen: HeldSince) -> HeldSince:
-        recorded = None if self._open is None else self._open.take(holding)
+    def _start(self, holding: Holding, seen: HeldSince, claims: _Claims) -> HeldSince:
+        recorded = None if self._open is None else self._open.take(holding, claims.get(holding, ()))
         if recorded is None:
             return seen
         if recorded.uid and not holding.holder.pod_uid:
@@ -204,8 +219,10 @@ class HoldingTracker(Struct):
         """Take in the snapshot of unix time `now`. Nothing begins in the first one."""
         last, self._last = self._last, snapshot
         if last is None:
-            seen = HeldSince(now, exact=False)
-            self._since = MappingProxyType({one: self._start(one, seen) for one in holdings(snapshot)})
+            seen, claims = HeldSince(now, exact=False), {} if self._open is None else _claims(snapshot)
+            self._since = MappingProxyType(
+                {one: self._start(one, seen, claims) for one in holdings(snapshot)}
+            )
             self._restore_until = now + RESTORE_FOR
             return HoldingChanges(Diff(), (), self._since)
         change = diff(last, snapshot)
@@ -232,7 +249,8 @@ class HoldingTracker(Struct):
         if now > self._restore_until:
             self._open = None
         began.sort()
-        since |= {holding: self._start(holding, HeldSince(now)) for holding in began}
+        claims = {} if self._open is None else _claims(snapshot)
+        since |= {holding: self._start(holding, HeldSince(now), claims) for holding in began}
         self._since = MappingProxyType(since)
         change = Diff(tuple(began), tuple([release.holding for release in released]), tuple(continued))
         return HoldingChanges(change, tuple(released), self._since)

@@ -24,7 +24,7 @@ class Life:
     """An exporter's history: looks that follow one another, and the archive that they go to.
 
     `known` are the devices of example.com/gpu that the kubelet knows, and whether each is healthy (None:
-    unknown); None: it does not report them.
+    unknown); None: it does not report them. `held_only`: only held devices are known now.
     """
 
     path: Path | None
@@ -33,14 +33,20 @@ class Life:
     wall: float = 1_800_000_000.0
     steady: float = 5000.0
     known: dict[str, bool | None] | None = field(default_factory=dict[str, bool | None])
+    held_only: bool = False
 
     @property
     def recorded(self) -> KnownDevices:
         """What a look records of the devices."""
         if self.known is None:
             return {}
+        if self.held_only:
+            return {
+                RECORDED: RecordedDevice("", healthy=True),
+                DeviceKey("example.com/gpu", ""): RecordedDevice("", healthy=None),
+            }
         devices = {DeviceKey("example.com/gpu", name): healthy for name, healthy in self.known.items()}
-        if devices and not any(devices.values()):
+        if devices and set(devices.values()) == {False}:
             devices[DeviceKey("example.com/gpu", "")] = False
         facts = {key: RecordedDevice("", healthy) for key, healthy in devices.items()}
         return {RECORDED: RecordedDevice("", healthy=True)} | facts

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from exporter.history.journal import PendingWrites
 from exporter.history.query import HistoryQuery
 from exporter.history.schema import VERSION
 from exporter.history.store import Store
-from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.model import ClaimHolding, Device, DeviceKey, Holder, Snapshot
+from harness import scene
 from harness.lives import Life, key
 
 Start = Callable[..., Life]
@@ -343,6 +345,72 @@ def test_what_a_snapshot_records() -> None:
     assert not same_devices(failed, snapshot)
     assert not same_devices(Snapshot((a,)), snapshot)
     assert not same_devices(replace(snapshot, complete=False), snapshot)
+
+
+def test_unknown_health_is_neither_healthy_nor_unhealthy(live: Start) -> None:
+    life = live(known={"a": None, "b": True, "c": False})
+    life.look()
+    at = life.wall
+    life.known = {"a": False, "b": None, "c": None}
+    life.look()
+    life = _again(live, life)
+    life.look()
+    for moment, expected in (
+        (at, {"a": ("free", None), "b": ("free", True), "c": ("unhealthy", False)}),
+        (life.wall, {"a": ("unhealthy", False), "b": ("free", None), "c": ("free", None)}),
+        (life.wall - 7, dict.fromkeys("abc", ("unknown", None))),
+    ):
+        found = life.ask(since=moment, until=moment).devices
+        assert {one.key.device: (one.state, one.healthy) for one in found} == expected
+    assert _count(_store(life)) == 1 + 6
+
+
+def test_what_a_snapshot_records_of_claimed_devices() -> None:
+    driver, gpu = "gpu.example.com", partial(scene.claimed, pool="node-1", driver="gpu.example.com")
+    holding = ClaimHolding(Holder("ns", "p", "c"), "ns", "mine")
+    whole, tainted, spare = (
+        gpu("a", holding),
+        gpu("b", allocatable=False),
+        gpu("c", parent="a", alternative=True),
+    )
+    published = scene.snapshot(whole, tainted, spare, published=[driver])
+    assert known_devices(published) == {
+        RECORDED: RecordedDevice("", healthy=True),
+        DeviceKey(driver, "a"): RecordedDevice("", healthy=None),
+        DeviceKey(driver, "b"): RecordedDevice("", healthy=False),
+    }
+    counted = scene.snapshot(whole, tainted, replace(spare, alternative=False), published=[driver])
+    assert DeviceKey(driver, "c") in known_devices(counted)
+    assert not same_devices(counted, published)
+    # Without slices only what is held is known.
+    unpublished = scene.snapshot(whole, scene.device("GPU-0"))
+    assert known_devices(unpublished) == {
+        RECORDED: RecordedDevice("", healthy=True),
+        DeviceKey(driver, ""): RecordedDevice("", healthy=None),
+        DeviceKey(scene.GPU, "GPU-0"): RecordedDevice("", healthy=True),
+    }
+    assert not same_devices(scene.snapshot(whole, published=[driver]), scene.snapshot(whole))
+
+
+def test_free_devices_without_slices_are_unknown(live: Start) -> None:
+    life = live(known={"a": None, "b": None})
+    life.look()
+    first = life.wall
+    life.held_only = True
+    life.look()
+    gone = life.wall
+    life.held_only = False
+    life.look()
+    for at, states, held_only in (
+        (first, {"a": "free", "b": "free"}, []),
+        (gone, {"a": "unknown", "b": "unknown"}, [GPU]),
+        (life.wall, {"a": "free", "b": "free"}, []),
+    ):
+        assert life.unheld(at) == states
+        found = life.ask(since=at, until=at)
+        assert (found.devices_recorded, [*found.held_only]) == (True, held_only)
+        assert [*life.ask(since=at, until=at, resource="other").held_only] == []
+    assert _count(_store(life)) == 1 + 2 + 1
 
 
 def test_too_many_devices_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

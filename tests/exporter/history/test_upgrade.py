@@ -22,6 +22,7 @@ from exporter.history.record import (
 from exporter.history.rows import DamagedError, present_values, span
 from exporter.history.schema import DEVICE_COLUMNS, FORMER_COLUMNS, PAST_COLUMNS, VERSION
 from exporter.history.store import PAGES_FREED, Store, StoreError
+from exporter.mapping.dra import ClaimName
 from exporter.mapping.holdings import Holding
 from exporter.mapping.model import DeviceKey, Holder
 from harness.lives import Life, key
@@ -350,7 +351,8 @@ def test_open_holdings_of_version_3_go_on(live: Callable[..., Life], third: Path
     recorded = RecordedHoldings(life.archive.open_rows())
     for number, name in keys.items():
         holder = Holder(*name[2:], facts[number].uid)
-        found = recorded.take(Holding(DeviceKey(*name[:2]), holder))
+        claims = [ClaimName("ml", facts[number].claim)] if facts[number].claim else []
+        found = recorded.take(Holding(DeviceKey(*name[:2]), holder), claims)
         assert found is not None
         assert (found.at, found.exact) == (FIRST + number * 10, True)
     for _ in range(4):

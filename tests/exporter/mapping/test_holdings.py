@@ -221,6 +221,19 @@ def test_another_uid_is_another_holding_even_if_it_is_proven_after_the_restore(
     assert step.since[Holding(one, second)] == HeldSince(NOW + 1)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_record_through_another_claim_is_of_another_pod_unless_the_uid_says_no(late: bool) -> None:
+    known = P._replace(pod_uid="u1")
+    recorded = RecordedHoldings([row(C), row(D, uid="u1")])
+    tracker = HoldingTracker()
+    if not late:
+        tracker.restore(recorded)
+    tracker.advance(Snapshot((_claimed(C, P, claim="own"), _claimed(D, known, claim="own"))), NOW)
+    if late:
+        tracker.restore(recorded)
+    assert dict(tracker.since) == {Holding(C, P): UNKNOWN_START, Holding(D, known): RESTORED}
+
+
 def test_record_of_a_shortened_name_is_found() -> None:
     key = DeviceKey("r", "x" * 5000)
     found = RecordedHoldings([row(key)])
