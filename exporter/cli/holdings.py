@@ -113,7 +113,7 @@ def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, output
         if not document.complete:
             raise NoMatchError(f"it is unknown who held which device on {document.node} {when}")
         held = "was there" if query.states - {"held"} and query.pod is None else "was held"
-        unrecorded = unknown if not document.devices_recorded else ""
+        unrecorded = unknown if not document.devices_recorded or document.held_only else ""
         raise NoMatchError(unrecorded or f"{query.no_match(document.node, held, when)}{_near(document)}")
     if unknown:
         say(unknown)
@@ -163,6 +163,7 @@ def _holders_at(document: HistoryDocument, query: HolderQuery) -> HistoryDocumen
     """The holdings that `query` matches, with parts of ids as in `devicelens who`."""
     found = list(document.holdings) if not query.states or "held" in query.states else []
     devices = [one for one in document.devices if not query.states or one.state in query.states]
+    held_only = document.held_only
     if query.resource:
         known = document.resources
         name = resource_among(known, query.resource)
@@ -173,13 +174,16 @@ def _holders_at(document: HistoryDocument, query: HolderQuery) -> HistoryDocumen
             )
         found = [entry for entry in found if name in {entry.resource, entry.requested_as}]
         devices = [entry for entry in devices if entry.resource == name]
+        held_only = tuple(one for one in held_only if one == name)
     if query.device:
         names = [(one.device, one.parent, one.device) for one in found]
         names += [(one.device, one.parent, one.device) for one in devices]
         matches = device_matcher(names, query.device)
         found = [one for one in found if matches(one.device, one.parent, one.device)]
         devices = [one for one in devices if matches(one.device, one.parent, one.device)]
-    return msgspec.structs.replace(document, holdings=tuple(found), devices=tuple(devices))
+    return msgspec.structs.replace(
+        document, holdings=tuple(found), devices=tuple(devices), held_only=held_only
+    )
 
 
 def print_holdings(

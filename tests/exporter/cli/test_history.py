@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 import pytest
 from click.testing import Result
 
+from exporter.history.record import HoldingFacts
 from exporter.mapping.state import State
 from harness.application import application
 from harness.commands import devicelens, serving
@@ -209,6 +210,37 @@ async def test_an_exporter_without_history_exits_with_1(run: Run, past: Past) ->
         assert (result.exit_code, result.stdout) == (1, "")
         assert "503 Service Unavailable: history cannot be asked: no answer within 5 s" in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+async def test_claimed_devices_are_found_by_what_their_container_asked_by(run: Run, life: Life) -> None:
+    claimed = key("pool-a/gpu-0", "train-2", "gpu.example.com")
+    facts = HoldingFacts("", "", "", "", "", "ns", "train-2-gpu-x7k2p", "share-1", "nvidia.com/gpu")
+    for _ in range(2):
+        life.see({claimed: (facts,), key("GPU-1::0", "serve-1"): (HoldingFacts(),)})
+    at = str(life.wall - 1)
+    for what in ("nvidia.com/gpu", "gpu.example.com", "nvidia.com/gpu=gpu-0", "=pool-a/gpu-0"):
+        for command in (("history", what), ("who", what, "--at", at)):
+            result = await run(*command)
+            assert result.exit_code == 0, result.output
+            assert _cells(result)[1][:4] == [
+                "gpu.example.com",
+                "pool-a/gpu-0 (share-1)",
+                "held",
+                "ns/train-2",
+            ]
+    wide = await run("history", "nvidia.com/gpu", "-o", "wide")
+    assert "ns/train-2-gpu-x7k2p  nvidia.com/gpu" in wide.stdout
+
+
+async def test_who_at_says_of_which_driver_free_devices_are_unknown(run: Run, life: Life) -> None:
+    life.held_only = True
+    life.look()
+    life.look()
+    for what in ((), (GPU,)):
+        result = await run("who", *what, "--at", str(life.wall), "--state", "free")
+        assert result.exit_code == 3
+        assert f"it is unknown which devices of {GPU} were free at" in result.stderr
+        assert "no ResourceSlice named the others" in result.stderr
 
 
 async def test_who_at_lists_free_unhealthy_and_unknown_devices(run: Run, life: Life) -> None:

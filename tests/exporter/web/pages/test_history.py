@@ -1,6 +1,7 @@
 """The history page's form: input is read, or refused at its field and kept."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -8,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.history.query import HistoryQuery
-from exporter.views.query import QueryError
+from exporter.history.record import HoldingFacts
+from exporter.views.query import QueryError, device_link
 from exporter.web.pages.history import read_form
 from exporter.web.pages.past import PRESETS, fitted, preset_value, time_range
+from harness.lives import key
+from harness.page_reader import Client, read_page
+from harness.past import Past
 
 NOW = datetime(2026, 10, 28, 22, 41, 3, tzinfo=UTC).timestamp()
 
@@ -103,6 +108,34 @@ def test_an_address_keeps_the_input_except_changes() -> None:
     assert form.address() == "/history?driver=d&device=a%2Fb&from=-1h&limit=5"
     assert form.address(**{"from": "", "at": "03:12"}) == "/history?driver=d&device=a%2Fb&at=03%3A12&limit=5"
     assert read_form([], NOW).address() == "/history"
+
+
+async def test_claimed_devices_are_devices_like_others(
+    client: Client, past: Past, world: SimpleNamespace
+) -> None:
+    holding = key("pool-a/gpu-0", "train-1", "gpu.example.com")
+    facts = HoldingFacts(
+        *("", "", "", "gpu-whole", ""), "ns", "train-1-gpu-x7k2p", "share-1", "nvidia.com/gpu"
+    )
+    past.life.known = {"gpu-1": None, "gpu-2": True}
+    past.look()
+    past.look((holding, facts))
+    world.now = at = past.life.wall
+    world.publish()
+    for query in ("resource=nvidia.com/gpu", "resource=gpu.example.com", "claim=train-1-gpu-x7k2p"):
+        found = await read_page(client, f"/history?{query}")
+        words = "of gpu-whole, requested as nvidia.com/gpu, share share-1, claim ns/train-1-gpu-x7k2p"
+        assert f"pool-a/gpu-0 gpu.example.com , {words}" in found.text
+        assert device_link("gpu.example.com", "pool-a/gpu-0") in found.values("href")
+    then = await read_page(client, f"/history?at={at}")
+    assert "gpu-1 example.com/gpu free health unknown" in then.text
+    assert then.text.count("health unknown") == 1
+    past.life.held_only = True
+    past.look()
+    world.now = at = past.life.wall
+    world.publish()
+    then = await read_page(client, f"/history?at={at}")
+    assert "No pod held 2 devices: 2 unknown. Of example.com/gpu only held devices are known" in then.text
 
 
 def test_ranges_of_presets() -> None:
