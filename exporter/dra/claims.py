@@ -127,6 +127,10 @@ class ClaimReader:
         """Read claims until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
+            # Most nodes have no claims: no certificates are read for them.
+            while not self._wanted:
+                self._wake.clear()
+                await self._wake.wait()
             try:
                 with self._client.problems():
                     async with self._client.session() as session:

@@ -5,7 +5,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
+from aiohttp import ClientSession
 
+from exporter.apiserver.client import ApiClient
 from exporter.apiserver.kubeconfig import ApiServerAccess
 from exporter.dra import claims
 from exporter.dra.claims import ClaimReader
@@ -170,3 +172,24 @@ async def test_few_requests_are_under_way_at_once(kubelet: SimulatedKubelet, api
         await until_holds(lambda: api.calls[GETS] == claims.AT_ONCE)
         await reader.known([FIRST], 0.1)
         assert api.calls[GETS] == claims.AT_ONCE
+
+
+async def test_certificates_are_read_for_the_first_claim(
+    kubelet: SimulatedKubelet, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions: list[None] = []
+    real = ApiClient.session
+
+    def session(client: ApiClient) -> ClientSession:
+        sessions.append(None)
+        return real(client)
+
+    monkeypatch.setattr(ApiClient, "session", session)
+    _create(kubelet, "first")
+    async with reading(api) as reader:
+        reader.want([])
+        await asyncio.sleep(0)
+        assert sessions == []
+        await reader.known([FIRST], 60)
+        assert len(sessions) == 1
+        assert FIRST in reader.view[0]
