@@ -92,7 +92,8 @@ _RESOURCE: Final = _parameter(
 )
 _RESOURCE_OR_DRIVER: Final = _parameter(
     "resource",
-    "The name of a resource, or the part after its slash; or the name of the driver of a claimed device.",
+    "The name of a resource, or the part after its slash; also what a container asked for a claimed device by, "
+    "or its driver.",
     "nvidia.com/gpu",
 )
 _NAMESPACE: Final = _parameter("namespace", "The whole name of the holder's namespace.", "ml")
@@ -103,10 +104,12 @@ _STATE: Final = _parameter(
     *("state", "The state of the device. A held device may be unhealthy too.", "held"),
     {"type": "string", "enum": [*StateFilter]},
 )
-_CLAIM_FILTERS: Final = [
-    *(_Q, _DRIVER, _parameter("pool", "The whole name of a pool.", "worker-3"), _DEVICE),
-    *(_parameter("claim", "The whole name of a ResourceClaim.", "shared-gpu"), _NAMESPACE, _POD),
+_POOL: Final = _parameter("pool", "The whole name of a pool.", "worker-3")
+_CLAIM: Final = _parameter("claim", "The whole name of a ResourceClaim.", "shared-gpu")
+_DEVICE_FILTERS: Final = [
+    *(_Q, _RESOURCE_OR_DRIVER, _NAMESPACE, _POD, _DEVICE, _STATE, _DRIVER, _POOL, _CLAIM)
 ]
+_CLAIM_FILTERS: Final = [_Q, _DRIVER, _POOL, _DEVICE, _CLAIM, _NAMESPACE, _POD]
 _KIND: Final = _parameter(
     *("kind", "The kind of anomaly.", "unhealthy_held"), {"type": "string", "enum": [*schema.KINDS]}
 )
@@ -304,26 +307,26 @@ _PATHS: Final = dict(
         ),
         _operation(
             *("/api/v1/devices", "listDevices", "mapping", "Devices and their holders"),
-            "Every device that is allocatable, held, or reported by its plugin, of every device plugin. Sorted by "
-            "resource, then device. A device comes whole: with every holder, also holders that do not match the "
-            "filters.",
-            parameters=[_Q, _RESOURCE, _NAMESPACE, _POD, _DEVICE, _STATE, *_PAGED],
+            "Every device that is allocatable, held, reported by its plugin, or published by its DRA driver. "
+            "Sorted by resource, then device. A device comes whole: with every holder, also holders that do not "
+            "match the filters.",
+            parameters=[*_DEVICE_FILTERS, *_PAGED],
             headers=_MAPPED,
             content=_json(schema.DevicesDocument),
         ),
         _operation(
             *("/api/v1/pods", "listPods", "mapping", "Pods and what they hold"),
-            "Every pod that holds devices, claimed devices, exclusive CPUs or pinned memory. Sorted by namespace, "
-            "then name; containers, and what each holds, by name. A pod comes whole where one of its holdings "
-            "matches the filters.",
-            parameters=[_Q, _RESOURCE_OR_DRIVER, _NAMESPACE, _POD, _DEVICE, _STATE, *_PAGED],
+            "Every pod that holds devices, exclusive CPUs or pinned memory. Sorted by namespace, then name; "
+            "containers, and what each holds, by name. A pod comes whole where one of its holdings matches the "
+            "filters.",
+            parameters=[*_DEVICE_FILTERS, *_PAGED],
             headers=_MAPPED,
             content=_json(schema.PodsDocument),
         ),
         _operation(
             *("/api/v1/claims", "listClaims", "mapping", "Devices allocated through ResourceClaims (DRA)"),
-            "Every claimed device and its holders. Sorted by driver, pool, device and share. A device comes whole "
-            "where one of its holders matches claim, namespace and pod.",
+            "Every device that containers hold through claims. Sorted by driver, pool, device and share. A device "
+            "comes whole where one of its holders matches claim, namespace and pod.",
             parameters=[*_CLAIM_FILTERS, *_PAGED],
             headers=_MAPPED,
             content=_json(schema.ClaimsDocument),

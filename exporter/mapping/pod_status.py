@@ -11,23 +11,24 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from exporter.mapping.device_status import DeviceStatus
+from exporter.mapping.dra import PublishedName
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import ClaimDevice, ClaimHolder, Container, Doubt, PodKey
+from exporter.mapping.model import ClaimHolding, Container, Doubt, PodKey
 from exporter.mapping.state import State
 
 
 class HeldClaim(NamedTuple):
-    """A claimed device, the container and the claim that hold it, and since when."""
+    """A claimed device by its name, the container and the claim that hold it, and since when."""
 
-    claim: ClaimDevice
-    through: ClaimHolder
+    name: PublishedName
+    through: ClaimHolding
     since: HeldSince | None
 
 
 class PodStatus(Struct, frozen=True):
-    """A pod that holds something: its containers that do, its devices and claimed devices in their order, its
-    identity if its uid is proven, and the doubt about its holdings after a kubelet restart.
+    """A pod that holds something: its containers that do, its devices in their order, the claims that hold
+    some of them, its identity if its uid is proven, and the doubt about its holdings after a kubelet restart.
     """
 
     key: PodKey
@@ -41,16 +42,18 @@ class PodStatus(Struct, frozen=True):
 def pod_statuses(state: State, last: Mapping[PodKey, PodStatus]) -> dict[PodKey, PodStatus]:
     """The pods of `state`, sorted, with the objects of `last` where nothing changed."""
     devices: defaultdict[PodKey, list[DeviceStatus]] = defaultdict(list)
-    for device in state.devices:
-        for holder in device.device.holders:
-            held = devices[holder[:2]]
-            if not held or held[-1] is not device:  # another container of the pod may hold it too
-                held.append(device)
     claims: defaultdict[PodKey, list[HeldClaim]] = defaultdict(list)
-    for claim in state.snapshot.claims:
-        for through in claim.holders:
-            since = state.since.get(Holding(claim.held(through), through.holder))
-            claims[through.holder[:2]].append(HeldClaim(claim, through, since))
+    for one in state.devices:
+        device = one.device
+        for holder in device.holders:
+            held = devices[holder[:2]]
+            if not held or held[-1] is not one:  # another container of the pod may hold it too
+                held.append(one)
+        if device.claimed is not None:
+            for through in device.claimed.through:
+                if not through.admin:
+                    since = state.since.get(Holding(device.key, through.holder))
+                    claims[through.holder[:2]].append(HeldClaim(device.claimed.name, through, since))
     found: dict[PodKey, PodStatus] = {}
     for key, containers in groupby(state.snapshot.containers, key=_pod):
         doubt = state.snapshot.unconfirmed.get(key)

@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr
 from exporter.mapping.chosen_devices import NO_CHOICES, Choices
 from exporter.mapping.device_health import NO_HEALTH, DeviceHealth
 from exporter.mapping.device_status import DeviceStatus, DeviceStatuses, device_statuses
+from exporter.mapping.dra import SourceStatus
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
@@ -65,7 +66,7 @@ class State(Struct, frozen=True, eq=False):
     `taken_at` is the unix time at which the last good snapshot was requested, `changed_at` that of the last
     change. `since` maps each holding to its start. `pods` are the identities of holders with a proven uid.
     `api_version` is the PodResources API in use, "" before the first answer; `notes` list what this kubelet
-    does not serve.
+    does not serve. `sources` are those of DRA facts.
     """
 
     generation: int = 0
@@ -83,6 +84,7 @@ class State(Struct, frozen=True, eq=False):
     failure: Failure | None = None
     api_version: str = ""
     notes: tuple[str, ...] = ()
+    sources: tuple[SourceStatus, ...] = ()
     statuses: DeviceStatuses | None = None
 
     def __post_init__(self) -> None:
@@ -118,6 +120,11 @@ class State(Struct, frozen=True, eq=False):
     def same_mapping(self, other: "State") -> bool:
         """Whether devices, pods, and anomalies are those of `other`, by identity."""
         return self.statuses is other.statuses and self.anomalies is other.anomalies
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is not known about claims and their devices, and which right would tell it."""
+        return tuple([one.problem for one in self.sources if one.problem])
 
     def age(self, now: float) -> float | None:
         """Seconds since the last good snapshot was requested; None if there is none."""

@@ -392,6 +392,7 @@ def _with_update(state: State, update: Update, at: float) -> State:
         and update.since is state.since
         and update.anomalies is state.anomalies
         and update.advertised is state.advertised
+        and update.sources == state.sources
     ):
         return state
     return replace(
@@ -404,4 +405,5 @@ def _with_update(state: State, update: Update, at: float) -> State:
         anomalies=update.anomalies,
         advertised=update.advertised,
         statuses=update.statuses,
+        sources=update.sources,
     )

@@ -22,7 +22,7 @@ from exporter.mapping.carried import carry_over
 from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, claim_facts
 from exporter.mapping.device_memory import FORGET_AFTER, DeviceMemory
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
-from exporter.mapping.dra import NO_DRA, ClaimName, DraView, PodDevices
+from exporter.mapping.dra import NO_DRA, ClaimName, DraView, PodDevices, SourceStatus
 from exporter.mapping.holdings import HeldSince, Holding, HoldingChanges, HoldingTracker, OpenHoldings
 from exporter.mapping.identity import (
     NEVER,
@@ -47,7 +47,8 @@ class Update(Struct, frozen=True):
 
     `pods` are the identities of holders with a proven uid. `advertised` are the plugin reports used.
     `statuses` has all of that for each device. `allocatable_error`: GetAllocatableResources failed, and the
-    allocatable devices are older. `notes` say what the snapshot leaves out, `claims` which claims List names.
+    allocatable devices are older. `notes` say what the snapshot leaves out, `claims` which claims List names,
+    `sources` whether those of DRA facts work.
     """
 
     snapshot: Snapshot
@@ -60,6 +61,7 @@ class Update(Struct, frozen=True):
     allocatable_error: KubeletError | None = None
     notes: tuple[str, ...] = ()
     claims: frozenset[ClaimName] = frozenset()
+    sources: tuple[SourceStatus, ...] = ()
 
 
 class _Answer(Struct, frozen=True):
@@ -361,6 +363,7 @@ class SnapshotPipeline:
         self._update = Update(
             *(snapshot, self._holdings.since, changes, anomalies, pods),
             *(answer.advertised, statuses, answer.error, self._memory.notes, answer.listed.claims()),
+            sources=answer.dra.sources,
         )
         if answer.raw.asked_allocatable and answer.error is None:
             self._allocatable_at = answer.poll.answered

@@ -15,17 +15,11 @@ from exporter.mapping.device_ids import IdReader, IdReading
 from exporter.mapping.device_status import DeviceStatus, PluginStatus
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import (
-    Anomaly,
-    ClaimDevice,
-    Container,
-    Device,
-    Holder,
-    PluginReport,
-)
+from exporter.mapping.model import Anomaly, Claimed, Container, Device, Holder, PluginReport, ResourceCounts
 from exporter.mapping.pod_status import PodStatus, pod_statuses
 from exporter.mapping.state import Freshness, Moment, State
 from exporter.views import schema
+from exporter.views.claimed import Share, shares
 from exporter.views.encoding import encode
 from exporter.views.explain import DeviceFacts, explain, sentences
 from exporter.views.matching import ItemMatcher
@@ -42,10 +36,8 @@ _UNSEEN: Final = 100
 def devices(moment: Moment, query: ListQuery = WHOLE) -> schema.DevicesDocument:
     """The devices that match."""
     state = moment.state
-    matcher, complete = ItemMatcher.of(state, query.filters), state.snapshot.complete
-    found, following = query.paging.of(
-        state.devices, lambda one: one.device.key, lambda one: matcher.device(one.device, complete=complete)
-    )
+    matcher = ItemMatcher.of(state, query.filters)
+    found, following = query.paging.of(state.devices, lambda one: one.device.key, matcher.device)
     entries = tuple(map(device_entry, found))
     return schema.DevicesDocument(**envelope(moment), next=following, devices=entries)
 
@@ -54,7 +46,7 @@ def pods(moment: Moment, query: ListQuery = WHOLE) -> schema.PodsDocument:
     """The pods that match, with all that they hold."""
     state, filters = moment.state, query.filters
     statuses = list(pod_statuses(state, {}).values())
-    kept = ItemMatcher.of(state, filters).pods(state.snapshot) if filters.any else None
+    kept = ItemMatcher.of(state, filters).pods(state) if filters.any else None
     found, following = query.paging.of(
         statuses, lambda one: one.key, lambda one: kept is None or one.key in kept
     )
@@ -62,18 +54,25 @@ def pods(moment: Moment, query: ListQuery = WHOLE) -> schema.PodsDocument:
 
 
 def claims(moment: Moment, query: ListQuery = WHOLE) -> schema.ClaimsDocument:
-    """The claimed devices that match, with every holder."""
+    """The shares of claimed devices that match, with every holder."""
     state = moment.state
     matcher = ItemMatcher.of(state, query.filters)
-    found, following = query.paging.of(state.snapshot.claims, lambda one: one.key, matcher.claim)
-    entries = tuple(claim_entry(claim, state) for claim in found)
+    every = sorted([one for device in state.snapshot.devices for one in shares(device)], key=_share_key)
+    found, following = query.paging.of(
+        every, _share_key, lambda one: matcher.device(DeviceStatus(one.device))
+    )
+    entries = tuple(claim_entry(one, state) for one in found)
     return schema.ClaimsDocument(**envelope(moment), next=following, claims=entries)
+
+
+def _share_key(share: Share) -> tuple[str, ...]:
+    return *share.claimed.name, share.share_id
 
 
 def resources(moment: Moment, query: ListQuery = WHOLE) -> schema.ResourcesDocument:
     """The counts of the resources that match."""
     state = moment.state
-    complete, matcher = state.snapshot.complete, ItemMatcher.of(state, query.filters)
+    matcher = ItemMatcher.of(state, query.filters)
     found, following = query.paging.of(
         list(state.resources().items()), lambda one: one[:1], lambda one: matcher.resource(one[0])
     )
@@ -81,18 +80,23 @@ def resources(moment: Moment, query: ListQuery = WHOLE) -> schema.ResourcesDocum
         **envelope(moment),
         next=following,
         resources=tuple(
-            schema.ResourceEntry(
-                resource=name,
-                known=counts.known,
-                allocatable=counts.allocatable if complete else None,
-                allocated=counts.allocated,
-                unhealthy=counts.unhealthy if complete else None,
-                free=counts.free if complete else None,
-                unavailable=counts.unavailable if complete else None,
-                held_unhealthy=counts.held_unhealthy if complete else None,
-            )
-            for name, counts in found
+            _resource(name, counts, known=state.snapshot.knows_all(name)) for name, counts in found
         ),
+    )
+
+
+def _resource(name: str, counts: ResourceCounts, *, known: bool) -> schema.ResourceEntry:
+    """The counts of one resource; `known`: its free devices are known."""
+    return schema.ResourceEntry(
+        resource=name,
+        known=counts.known,
+        allocatable=counts.allocatable if known else None,
+        allocated=counts.allocated,
+        unhealthy=counts.unhealthy if known else None,
+        free=counts.free if known else None,
+        unavailable=counts.unavailable if known else None,
+        held_unhealthy=counts.held_unhealthy if known else None,
+        alternatives=counts.alternatives,
     )
 
 
@@ -129,6 +133,7 @@ def status(
         version=version,
         counts=None if state.taken_at is None else _counts(state),
         plugins=tuple(map(_plugin_status, state.advertised.reports)),
+        sources=tuple(schema.SourceEntry(one.name, one.up, one.problem or None) for one in state.sources),
     )
 
 
@@ -225,13 +230,40 @@ def device_entry(status: DeviceStatus) -> schema.DeviceEntry:
                     doubt is None,
                     choice.device or None,
                     not choice.doubt,
+                    requested_as or None,
                 )
-                for holder, since, identity, doubt, _, choice in status.holders
+                for holder, since, identity, doubt, requested_as, choice in status.holders
             ]
         ),
         plugin=_plugin(status.plugin),
         no_longer_offered_since=_time(device.no_longer_offered_since),
         identity=None if status.identity is None else schema.IdentityEntry(*status.identity),
+        claimed=None if device.claimed is None else _claimed(device.claimed, alternative=device.alternative),
+    )
+
+
+def _claimed(claimed: Claimed, *, alternative: bool) -> schema.ClaimedEntry:
+    """What DRA says about a device."""
+    published = claimed.published
+    return schema.ClaimedEntry(
+        *(*claimed.name, claimed.cdi_devices),
+        capacity={} if published is None else dict(published.capacity),
+        attributes={} if published is None else dict(published.attributes),
+        taints=()
+        if published is None
+        else tuple([schema.TaintEntry(*taint[:3], _time(taint.since)) for taint in published.taints]),
+        shareable=None if published is None else published.shareable,
+        alternative=alternative,
+        through=tuple(
+            [
+                schema.ThroughEntry(
+                    *(one.holder.namespace, one.holder.pod, one.holder.container),
+                    *(one.claim_namespace, one.claim, one.share_id or None),
+                    *(one.request or None, one.requested_as or None, one.admin),
+                )
+                for one in claimed.through
+            ]
+        ),
     )
 
 
@@ -240,20 +272,17 @@ def pod_entry(status: PodStatus) -> schema.PodEntry:
     held: dict[Holder, list[schema.HeldDeviceEntry]] = {}
     for one in status.devices:
         device = one.device
-        for holder, since, *_, choice in one.holders:
+        for holder, since, _, _, requested_as, choice in one.holders:
             if holder[:2] == status.key:
                 known = (device.key.resource, device.key.device, choice.parent(device) or None, one.healthy)
-                one_held = schema.HeldDeviceEntry(*known, *_since(since), provable=not choice.doubt)
-                held.setdefault(holder, []).append(one_held)
+                entry = schema.HeldDeviceEntry(*known, *_since(since), not choice.doubt, requested_as or None)
+                held.setdefault(holder, []).append(entry)
     claimed: dict[Holder, list[schema.HeldClaimEntry]] = {}
-    for claim, through, since in status.claims:
-        key = claim.key
-        entry = schema.HeldClaimEntry(
-            *(through.claim_namespace, through.claim, key.driver, key.pool, key.device),
-            key.share_id or None,
-            *_since(since),
+    for name, through, since in status.claims:
+        claim = schema.HeldClaimEntry(
+            *(through.claim_namespace, through.claim, *name), through.share_id or None, *_since(since)
         )
-        claimed.setdefault(through.holder, []).append(entry)
+        claimed.setdefault(through.holder, []).append(claim)
     containers = tuple(
         [_container(one, held.get(one.holder, ()), claimed.get(one.holder, ())) for one in status.containers]
     )
@@ -290,36 +319,36 @@ def _container(
     )
 
 
-def claim_entry(claim: ClaimDevice, state: State) -> schema.ClaimEntry:
-    """One claimed device."""
-    key = claim.key
+def claim_entry(share: Share, state: State) -> schema.ClaimEntry:
+    """One share of a claimed device."""
+    claimed, key = share.claimed, share.device.key
     holders = tuple(
         schema.ClaimHolderEntry(
-            *(through.claim_namespace, through.claim),
-            *(through.holder.namespace, through.holder.pod, through.holder.container),
-            through.holder.pod_uid or None,
-            *_since(state.since.get(Holding(claim.held(through), through.holder))),
-            state.snapshot.doubt(through.holder) is None,
+            *(one.claim_namespace, one.claim),
+            *(one.holder.namespace, one.holder.pod, one.holder.container),
+            one.holder.pod_uid or None,
+            *_since(state.since.get(Holding(key, one.holder))),
+            state.snapshot.doubt(one.holder) is None,
         )
-        for through in claim.holders
+        for one in claimed.through
     )
-    return schema.ClaimEntry(
-        key.driver, key.pool, key.device, key.share_id or None, claim.cdi_devices, holders
-    )
+    return schema.ClaimEntry(*claimed.name, share.share_id or None, claimed.cdi_devices, holders)
 
 
 def _counts(state: State) -> schema.Counts:
     snapshot = state.snapshot
-    by_resource = state.resources().values()
+    by_resource = state.resources()
+    numbers = [counts for name, counts in by_resource.items() if snapshot.knows_all(name)]
+    known = snapshot.complete or bool(numbers)
     return schema.Counts(
         resources=len(by_resource),
-        devices=len(snapshot.devices),
-        held=sum(c.allocated for c in by_resource),
-        free=sum(c.free for c in by_resource) if snapshot.complete else None,
-        unhealthy=sum(c.unhealthy for c in by_resource) if snapshot.complete else None,
-        unavailable=sum(c.unavailable for c in by_resource) if snapshot.complete else None,
-        held_unhealthy=sum(c.held_unhealthy for c in by_resource) if snapshot.complete else None,
-        claimed_devices=len(snapshot.claims),
+        devices=sum(c.known for c in by_resource.values()),
+        held=sum(c.allocated for c in by_resource.values()),
+        free=sum(c.free for c in numbers) if known else None,
+        unhealthy=sum(c.unhealthy for c in numbers) if known else None,
+        unavailable=sum(c.unavailable for c in numbers) if known else None,
+        held_unhealthy=sum(c.held_unhealthy for c in numbers) if known else None,
+        claimed_devices=sum(1 for one in snapshot.devices if one.claimed is not None and one.holders),
         containers=len(snapshot.containers),
         pods=len({(c.holder.namespace, c.holder.pod) for c in snapshot.containers}),
         anomalies=len(state.anomalies),
@@ -352,11 +381,11 @@ def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -
         entry=None if facts.device is None else device_entry(entry(facts.device)),
         health=None if facts.health is None else _health(facts.health),
         numa=None if facts.device is None else _numa(facts.device, facts),
-        attributed=bool(facts.claimed) if facts.device is None else bool(facts.device.holders),
+        attributed=facts.device is not None and bool(facts.device.holders),
         why_nobody=facts.why_nobody or None,
         siblings=tuple(device_entry(entry(d)) for d in facts.siblings[:_RELATIVES]),
         parts=tuple(device_entry(entry(d)) for d in facts.parts[:_RELATIVES]),
-        claims=tuple(claim_entry(claim, state) for claim in facts.claimed),
+        claims=() if facts.device is None else tuple(claim_entry(one, state) for one in shares(facts.device)),
         anomalies=tuple(map(anomaly, facts.anomalies)),
     )
 
@@ -380,7 +409,8 @@ def _health(found: DeviceHealth) -> schema.HealthEntry:
 def _numa(device: Device, facts: DeviceFacts) -> schema.NumaEntry:
     if not device.numa_nodes:
         return schema.NumaEntry((), None)
-    return schema.NumaEntry(device.numa_nodes, "plugin" if facts.numa_by_plugin else "kubelet")
+    source = "plugin" if facts.numa_by_plugin else "driver" if device.claimed is not None else "kubelet"
+    return schema.NumaEntry(device.numa_nodes, source)
 
 
 def history(moment: Moment, query: HistoryRequest, found: HistoryResult) -> schema.HistoryDocument:

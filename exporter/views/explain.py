@@ -3,7 +3,7 @@
 `explain` finds the device that an id means and collects the facts; `sentences` writes them in plain English.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -16,15 +16,15 @@ from exporter.mapping.holdings import Holding
 from exporter.mapping.model import (
     AdvertisedDevice,
     Anomaly,
-    ClaimDevice,
     Device,
     DeviceKey,
     Holder,
     ResourceReport,
     Snapshot,
 )
-from exporter.mapping.names import most_similar
+from exporter.mapping.names import is_resource, most_similar
 from exporter.mapping.state import Freshness, State
+from exporter.views.claimed import administration, names, published_words, resource_names, through_words
 from exporter.views.health import concerning, health, health_of_parts
 from runtime.text import shortened, utc, visible
 
@@ -41,11 +41,9 @@ class Subject(StrEnum):
     """The kind of object that an id names."""
 
     DEVICE = "device"
-    """A device of a device plugin."""
+    """A device of a device plugin or of a DRA driver."""
     PARENT = "parent"
     """A physical device behind shares or slices, which the kubelet does not list itself."""
-    CLAIMED = "claimed"
-    """A device allocated through ResourceClaims (DRA)."""
 
 
 class UnknownDevice(Exception):  # noqa: N818 -- an answer, not a failure
@@ -75,12 +73,11 @@ class DeviceFacts(Struct, frozen=True):
     """The facts about the object that an id names.
 
     `key.resource` is "" unless `subject` is DEVICE, and so `device` is None. `health` of a parent is the
-    worst of its parts, None for a claimed device. `reading` is how the id is read, `parent_reading` how its
-    parent's id is. `siblings` are the other devices of the same parent, `parts` the devices whose parent this
-    is, `elsewhere` other resources with a device of this id, `claimed` the claimed devices of this
-    name. `plugin_device` and `plugin` are what its plugin reports. `numa_by_plugin`: the NUMA nodes come from
-    the plugin, not from the kubelet. `why_nobody` says why no pod is its holder, "" where one is.
-    `unconfirmed`: the kubelet has not listed a holder since its restart.
+    worst of its parts. `reading` is how the id is read, `parent_reading` how its parent's id is. `siblings`
+    are the other devices of the same parent, `parts` the devices whose parent this is, `elsewhere` other
+    resources with a device of this id. `plugin_device` and `plugin` are what its plugin reports.
+    `numa_by_plugin`: the NUMA nodes come from the plugin, not from the kubelet. `why_nobody` says why no pod
+    is its holder, "" where one is. `unconfirmed`: the kubelet has not listed a holder since its restart.
     """
 
     subject: Subject
@@ -92,7 +89,6 @@ class DeviceFacts(Struct, frozen=True):
     siblings: tuple[Device, ...] = ()
     parts: tuple[Device, ...] = ()
     elsewhere: tuple[str, ...] = ()
-    claimed: tuple[ClaimDevice, ...] = ()
     plugin_device: AdvertisedDevice | None = None
     plugin: ResourceReport | None = None
     numa_by_plugin: bool = False
@@ -107,31 +103,27 @@ class DeviceFacts(Struct, frozen=True):
 
 
 def explain(state: State, device: str, resource: str = "", *, reader: IdReader) -> DeviceFacts:
-    """The facts about `device`: a whole id, raw or as it is shown; a parent's id; or a part of an id, if only
-    one device has it. `resource` is a whole name, or the part after the slash; "" for any.
+    """The facts about `device`: a whole id, raw or as it is shown; a parent's id; a claimed device's name in
+    its pool, the name of its CDI device or its UUID; or a part of an id, if only one device has it.
+    `resource` is a whole name, or the part after the slash; "" for any.
 
     Raises NotKnownYet, UnknownDevice and AmbiguousDevice.
     """
     if state.taken_at is None:
         raise NotKnownYet
     snapshot = state.snapshot
-    names = _resources(snapshot, resource)
-    if names is not None and not names:
+    known = _of_resource(snapshot.devices, resource)
+    if resource and not known:
         raise _no_resource(resource, snapshot)
-    known = [found for found in snapshot.devices if names is None or found.key.resource in names]
-    claimed = tuple(c for c in snapshot.claims if _same(c.key.device, device)) if names is None else ()
     exact = [found for found in known if _same(found.key.device, device)]
-    if len({found.key for found in exact}) > 1:
-        raise _ambiguous(device, exact, "is an id in several resources")
-    if exact:
-        return _device(exact[0], state, reader, claimed)
     parts = tuple(found for found in known if found.parent and _same(found.parent, device))
+    if exact:
+        return _device(_only(exact, device, "is an id in several resources"), state, reader)
     if parts:
         return _parent(parts, state, reader)
-    if claimed:
-        key = DeviceKey("", claimed[0].key.device)
-        doubted = _doubted((through.holder for one in claimed for through in one.holders), snapshot)
-        return DeviceFacts(Subject.CLAIMED, key, reader(key.device), claimed=claimed, unconfirmed=doubted)
+    named = [found for found in known if any(_same(name, device) for name in names(found))]
+    if named:
+        return _device(_only(named, device, "is a name of several devices"), state, reader)
     like = [found for found in known if device and device.casefold() in found.key.device.casefold()]
     if len(like) > 1:
         behind = {found.parent for found in like}
@@ -139,26 +131,34 @@ def explain(state: State, device: str, resource: str = "", *, reader: IdReader) 
             return _parent(tuple(found for found in known if found.parent in behind), state, reader)
         raise _ambiguous(device, like, f"is part of {len(like)} ids")
     if like:
-        return _device(like[0], state, reader, ())
+        return _device(like[0], state, reader)
     raise _unknown(device, resource, known, state, reader)
+
+
+def _only(found: list[Device], asked: str, why: str) -> Device:
+    """The one device of `found`. Raises AmbiguousDevice."""
+    if len(found) > 1:
+        raise _ambiguous(asked, found, why)
+    return found[0]
 
 
 def _same(raw: str, asked: str) -> bool:
     return raw == asked or visible(raw, limit=8192) == asked
 
 
-def _resources(snapshot: Snapshot, asked: str) -> frozenset[str] | None:
-    """The resources that match; None for all."""
+def _of_resource(devices: Sequence[Device], asked: str) -> list[Device]:
+    """The devices of the resource that is meant; all for ""."""
     if not asked:
-        return None
-    known = snapshot.resources()
-    whole = frozenset(name for name in known if _same(name, asked))
-    return whole or frozenset(name for name in known if _same(name.rpartition("/")[2], asked))
+        return list(devices)
+    whole = [one for one in devices if any(_same(name, asked) for name in resource_names(one))]
+    return whole or [one for one in devices if any(is_resource(name, asked) for name in resource_names(one))]
 
 
-def _device(device: Device, state: State, reader: IdReader, claimed: tuple[ClaimDevice, ...]) -> DeviceFacts:
+def _device(device: Device, state: State, reader: IdReader) -> DeviceFacts:
     snapshot, key = state.snapshot, device.key
-    siblings = _others(snapshot, lambda d: bool(device.parent) and d.parent == device.parent and d.key != key)
+    driver = _driver(device)
+    kin = [one for one in snapshot.devices if one.parent and _driver(one) == driver]
+    siblings = [one for one in kin if one.parent == device.parent and one.key != key]
     return DeviceFacts(
         subject=Subject.DEVICE,
         key=key,
@@ -166,14 +166,13 @@ def _device(device: Device, state: State, reader: IdReader, claimed: tuple[Claim
         parent_reading=reader(device.parent, key.resource) if device.parent else None,
         device=device,
         health=health(device, state),
-        siblings=siblings,
-        parts=_others(snapshot, lambda d: d.parent == key.device),
+        siblings=tuple(siblings),
+        parts=tuple(one for one in kin if one.parent == key.device),
         elsewhere=tuple(
             d.key.resource
             for d in snapshot.devices
             if d.key.device == key.device and d.key.resource != key.resource
         ),
-        claimed=claimed,
         plugin_device=state.advertised.devices.get(key),
         plugin=state.advertised.resources.get(key.resource),
         numa_by_plugin=key in snapshot.numa_by_plugin,
@@ -201,8 +200,9 @@ def _doubted(holders: Iterable[Holder], snapshot: Snapshot) -> bool:
     return any(snapshot.doubt(holder) for holder in holders)
 
 
-def _others(snapshot: Snapshot, kept: Callable[[Device], bool]) -> tuple[Device, ...]:
-    return tuple(device for device in snapshot.devices if kept(device))
+def _driver(device: Device) -> str:
+    """The DRA driver, whose devices have names of their own; "" for a device of a plugin."""
+    return "" if device.claimed is None else device.claimed.name.driver
 
 
 def _ambiguous(asked: str, found: list[Device], why: str) -> AmbiguousDevice:
@@ -253,11 +253,21 @@ def _why_nobody(device: Device, state: State) -> str:
     reported = state.advertised.devices.get(device.key)
     last = None if reported is None else reported.last_allocated
     allocated = f"; its plugin last allocated it at {utc(last)}" if last is not None else ""
-    if not state.snapshot.complete:
-        return f"List names no holder{allocated}"
-    if not device.allocatable:
-        return f"no pod holds it, and the kubelet does not allocate it{allocated}"
-    return f"free: no pod holds it{allocated}"
+    return f"{_unheld(device, state.snapshot)}{allocated}"
+
+
+def _unheld(device: Device, snapshot: Snapshot) -> str:
+    if not snapshot.knows_all(device.key.resource):
+        return "List names no holder"
+    if device.alternative:
+        return f"no pod holds it; another partition of {_cut(device.parent)} is counted in its place"
+    if device.allocatable:
+        return "free: no pod holds it"
+    if device.claimed is None:
+        return "no pod holds it, and the kubelet does not allocate it"
+    if device.no_longer_offered_since is not None:
+        return "no pod holds it, and no ResourceSlice names it any more"
+    return "no pod holds it, and its taints keep pods away"
 
 
 def sentences(facts: DeviceFacts, state: State, *, now: float, stale_after: float) -> tuple[str, ...]:
@@ -273,6 +283,7 @@ def statements(facts: DeviceFacts, state: State) -> tuple[str, ...]:
         *_holders(facts, state),
         *_allocatable(facts),
         *_numa(facts),
+        *(() if facts.device is None else published_words(facts.device, state.problems)),
         *_plugin(facts, state),
         *_anomalies(facts),
     )
@@ -280,17 +291,18 @@ def statements(facts: DeviceFacts, state: State) -> tuple[str, ...]:
 
 
 def _identity(facts: DeviceFacts) -> str:
-    name = _cut(facts.key.device)
-    match facts.subject:
-        case Subject.PARENT:
-            count = len(facts.parts)
-            known = f"{count} devices that are its parts" if count > 1 else "one device that is its part"
-            return f"{name} is a physical device. The kubelet lists {known}."
-        case Subject.CLAIMED:
-            return f"{name} is allocated through ResourceClaims by a DRA driver, not by a device plugin."
-        case _:
-            also = f" {listed(facts.elsewhere)} also has a device of this id." if facts.elsewhere else ""
-            return f"{name} of {facts.key.resource} is {_read(facts)}.{also}"
+    name, device = _cut(facts.key.device), facts.device
+    if device is None:
+        count = len(facts.parts)
+        known = f"{count} devices that are its parts" if count > 1 else "one device that is its part"
+        return f"{name} is a physical device. The kubelet lists {known}."
+    also = f" {listed(facts.elsewhere)} also has a device of this id." if facts.elsewhere else ""
+    if device.claimed is None:
+        return f"{name} of {facts.key.resource} is {_read(facts)}.{also}"
+    part = f", a partition of {_cut(device.parent)}" if device.parent else ""
+    driver, pool, own = map(_cut, device.claimed.name)
+    where = f"the device {own} in the pool {pool} of the DRA driver {driver}{part}"
+    return f"{name} of {facts.key.resource} is {where}: pods get it through ResourceClaims.{also}"
 
 
 def _read(facts: DeviceFacts) -> str:
@@ -335,26 +347,17 @@ def _summary(devices: Sequence[Device]) -> str:
 
 
 def _holders(facts: DeviceFacts, state: State) -> Iterator[str]:
-    for claim in facts.claimed:
-        for through in claim.holders[:_HOLDERS]:
-            key, named = claim.key, f"{through.claim_namespace}/{through.claim}"
-            share = f", share {key.share_id}" if key.share_id else ""
-            when = _since(Holding(claim.held(through), through.holder), state)
-            when += _unconfirmed(through.holder, state)
-            yield (
-                f"{_name(through.holder)} holds {_cut(key.device)} of the driver {key.driver} "
-                f"(pool {key.pool}{share}) through the claim {named}{when}."
-            )
     device = facts.device
     if device is None:
         return
     for holder in device.holders[:_HOLDERS]:
         when = _since(Holding(device.key, holder), state)
         by = _unconfirmed(holder, state) or ", as the kubelet lists"
-        yield f"{_name(holder)} holds it{when}{by}."
+        yield f"{_name(holder)} holds it{through_words(device, holder)}{when}{by}."
         yield from _chosen(device, holder, state)
     if len(device.holders) > _HOLDERS:
         yield f"{len(device.holders) - _HOLDERS} more hold it."
+    yield from administration(device, _name)
     if facts.why_nobody:
         yield f"{facts.why_nobody[0].upper()}{facts.why_nobody[1:]}."
 
@@ -424,7 +427,8 @@ def _health(health: DeviceHealth) -> str:
     """`Health: 1 of 2 parts unhealthy since …: GPU-7::0: XID 79 (its plugin, at …).`"""
     since = "" if health.since is None else f" since {utc(health.since)}"
     reason = f": {health.reason}" if health.reason else ""
-    return f"Health: {health.words}{since}{reason} ({health.source})."
+    source = f" ({health.source})" if health.source else ""
+    return f"Health: {health.words}{since}{reason}{source}."
 
 
 def _numa(facts: DeviceFacts) -> Iterator[str]:
@@ -437,13 +441,20 @@ def _numa(facts: DeviceFacts) -> Iterator[str]:
     nodes = (
         f"NUMA node{'s' if len(device.numa_nodes) > 1 else ''} {listed(list(map(str, device.numa_nodes)))}"
     )
-    yield f"It is on {nodes}, reported by {'its plugin' if facts.numa_by_plugin else 'the kubelet'}."
+    yield f"It is on {nodes}, {numa_source(facts)}."
+
+
+def numa_source(facts: DeviceFacts) -> str:
+    """Who reports the NUMA nodes of the device."""
+    if facts.device is not None and facts.device.claimed is not None:
+        return "published by its driver"
+    return f"reported by {'its plugin' if facts.numa_by_plugin else 'the kubelet'}"
 
 
 def _plugin(facts: DeviceFacts, state: State) -> Iterator[str]:
-    if facts.device is None:
-        return
     reported, plugin = facts.plugin_device, facts.plugin
+    if facts.device is None or (reported is None and facts.device.claimed is not None):
+        return
     if reported is None:
         if not state.advertised.reports:
             yield NO_PLUGIN

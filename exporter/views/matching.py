@@ -4,8 +4,8 @@ The API, the pages and the commands use the same rules: `q`, `device` and `pod` 
 case-insensitive; a resource matches by its name or the part after its slash, all other filters by whole names
 (exporter.mapping.names).
 
-An item without the filtered attribute does not match: a container with exclusive CPUs has no resource. On the
-status page and below /api/v1/pods, a claimed device's driver counts as its resource, and its state is held.
+An item without the filtered attribute does not match: a container with exclusive CPUs has no resource. What a
+holder asked by, and the driver of a claimed device, count as its resource.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,34 +14,37 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
     AdvertisedDevice,
     Anomaly,
-    ClaimDevice,
+    Claimed,
+    ClaimHolding,
     Container,
-    Device,
-    DeviceKey,
     Holder,
     PodKey,
     Snapshot,
 )
 from exporter.mapping.names import folded, is_resource, same
 from exporter.mapping.state import State
+from exporter.views.claimed import held_by, holdings, resource_names, texts
 from exporter.views.query import Filters, StateFilter
 
 _NO_PODS: Final[Mapping[PodKey, PodIdentity]] = MappingProxyType({})
-_NO_PLUGINS: Final[Mapping[DeviceKey, AdvertisedDevice]] = MappingProxyType({})
 
 
-def states(device: Device, *, complete: bool) -> frozenset[StateFilter]:
-    """The states of a device; neither free nor unhealthy where the snapshot is not `complete`."""
+def states(status: DeviceStatus) -> frozenset[StateFilter]:
+    """The states of a device; not unhealthy where its health is unknown, and not free while another partition
+    of the same physical device counts in its place.
+    """
+    device = status.device
     found: set[StateFilter] = set()
     if device.holders:
         found.add(StateFilter.HELD)
-    elif device.allocatable:
+    elif device.allocatable and not device.alternative:
         found.add(StateFilter.FREE)
-    if complete and not device.allocatable:
+    if status.healthy is False:
         found.add(StateFilter.UNHEALTHY)
     return frozenset(found)
 
@@ -49,19 +52,12 @@ def states(device: Device, *, complete: bool) -> frozenset[StateFilter]:
 class ItemMatcher:
     """Filters prepared for many items.
 
-    `pods` identifies holders' workloads and `plugins` has what plugins report of devices: `q` also searches
-    these texts.
+    `pods` identifies holders' workloads, which `q` also searches.
     """
 
-    def __init__(
-        self,
-        filters: Filters,
-        pods: Mapping[PodKey, PodIdentity] = _NO_PODS,
-        plugins: Mapping[DeviceKey, AdvertisedDevice] = _NO_PLUGINS,
-    ) -> None:
+    def __init__(self, filters: Filters, pods: Mapping[PodKey, PodIdentity] = _NO_PODS) -> None:
         self._f = filters
         self._pods = pods
-        self._plugins = plugins
         self._q = filters.q.casefold()
         self._device = filters.device.casefold()
         self._pod = filters.pod.casefold()
@@ -71,80 +67,66 @@ class ItemMatcher:
     @classmethod
     def of(cls, state: State, filters: Filters) -> "ItemMatcher":
         """The matcher that searches all texts of `state`."""
-        return cls(filters, state.pods, state.advertised.devices)
+        return cls(filters, state.pods)
 
-    def devices(self, snapshot: Snapshot) -> list[Device]:
+    def devices(self, every: Iterable[DeviceStatus]) -> list[DeviceStatus]:
         """The matching devices, whole: with every holder, also holders that do not match."""
-        if not self._f.any:
-            return list(snapshot.devices)
-        return [d for d in snapshot.devices if self.device(d, complete=snapshot.complete)]
-
-    def claims(self, snapshot: Snapshot) -> list[ClaimDevice]:
-        """The matching claimed devices, whole."""
-        return [claim for claim in snapshot.claims if not self._f.any or self.claim(claim)]
+        return [one for one in every if not self._f.any or self.device(one)]
 
     def containers(self, snapshot: Snapshot) -> list[Container]:
         """The matching containers with exclusive CPUs or pinned memory."""
         return [c for c in snapshot.containers if (c.cpu_ids or c.memory) and self.container(c)]
 
-    def pods(self, snapshot: Snapshot) -> frozenset[PodKey]:
-        """The pods that hold a matching device, claimed device or container."""
-        kept: set[Holder] = {c.holder for c in snapshot.containers if self.container(c)}
-        for device in snapshot.devices:
+    def pods(self, state: State) -> frozenset[PodKey]:
+        """The pods that hold a matching device or container."""
+        kept: set[Holder] = {c.holder for c in state.snapshot.containers if self.container(c)}
+        for one in state.devices:
             kept.update(
                 holder
-                for holder in device.holders
-                if holder not in kept and self.device(_held_by(device, holder), complete=snapshot.complete)
-            )
-        for claim in snapshot.claims:
-            kept.update(
-                through.holder for through in claim.holders if self.claim(replace(claim, holders=(through,)))
+                for holder in one.device.holders
+                if holder not in kept and self.device(replace(one, device=held_by(one.device, holder)))
             )
         return frozenset((holder.namespace, holder.pod) for holder in kept)
 
-    def device(self, device: Device, *, complete: bool) -> bool:
-        """Whether a device matches; `complete` as in Snapshot."""
-        f = self._f
-        if not _resource(device.key.resource, f.resource):
+    def device(self, status: DeviceStatus) -> bool:
+        """Whether a device matches."""
+        f, device, claimed = self._f, status.device, status.device.claimed
+        if f.resource and not any(_resource(name, f.resource) for name in resource_names(device)):
             return False
-        if f.state is not None and f.state not in states(device, complete=complete):
+        if f.state is not None and f.state not in states(status):
             return False
         if self._device and self._device not in folded(device.key.device):
             return False
-        if (f.namespace or f.pod) and not any(map(self.holder, device.holders)):
+        if f.driver or f.pool or f.claim:
+            if claimed is None or not self._claimed(claimed):
+                return False
+        elif (f.namespace or f.pod) and not any(map(self.holder, device.holders)):
             return False
         return (
             not self._q
             or self._found(device.key.device, device.parent, device.key.resource)
             or self._found_holder(device.holders)
-            or self._found(*self._plugin_texts(device.key))
+            or (status.plugin is not None and self._found(*_reported(status.plugin.device)))
+            or self._found(*(status.identity or ()))
+            or (claimed is not None and self._found(*texts(claimed)))
         )
 
-    def claim(self, claim: ClaimDevice) -> bool:
-        """Whether a claimed device matches: its own names, and one holder's claim, namespace and pod."""
-        f, key = self._f, claim.key
-        names = ((key.driver, f.driver), (key.pool, f.pool))
-        if not (_resource(key.driver, f.resource) and all(_whole(raw, wanted) for raw, wanted in names)):
+    def _claimed(self, claimed: Claimed) -> bool:
+        """Whether the names match, and one claim with its namespace and pod."""
+        f, name = self._f, claimed.name
+        if not (_whole(name.driver, f.driver) and _whole(name.pool, f.pool)):
             return False
-        if f.state in {StateFilter.FREE, StateFilter.UNHEALTHY}:
-            return False
-        if self._device and self._device not in folded(key.device):
-            return False
-        if (f.claim or f.namespace or f.pod) and not any(
-            _whole(one.claim, f.claim) and self.holder(one.holder) for one in claim.holders
-        ):
-            return False
-        return (
-            not self._q
-            or self._found(*key, *claim.cdi_devices)
-            or self._found(*(f"{one.claim_namespace}/{one.claim}" for one in claim.holders))
-            or self._found_holder(one.holder for one in claim.holders)
-        )
+        return not (f.claim or f.namespace or f.pod) or any(map(self._through, holdings(claimed)))
+
+    def _through(self, one: ClaimHolding) -> bool:
+        return _whole(one.claim, self._f.claim) and self.holder(one.holder)
 
     def container(self, container: Container) -> bool:
         """Whether a container matches for its CPUs and memory."""
         f = self._f
-        if f.resource or f.device or f.state is not None or not self.holder(container.holder):
+        if f.resource or f.device or f.state is not None or f.driver or f.pool or f.claim:
+            return False
+        if not self.holder(container.holder):
             return False
         return not self._q or self._found_holder((container.holder,))
 
@@ -194,18 +176,12 @@ class ItemMatcher:
         if identity is not None and identity.workload.kind:
             yield f"{identity.workload.kind} {identity.workload.name}"
 
-    def _plugin_texts(self, key: DeviceKey) -> Iterator[str]:
-        reported = self._plugins.get(key)
-        if reported is not None:
-            yield reported.parent
-            yield reported.reason
-            for name, value in reported.attributes:
-                yield f"{name} {value}"
 
-
-def _held_by(device: Device, holder: Holder) -> Device:
-    """`device` with this one of its holders."""
-    return device if len(device.holders) == 1 else replace(device, holders=(holder,))
+def _reported(device: AdvertisedDevice) -> Iterator[str]:
+    yield device.parent
+    yield device.reason
+    for name, value in device.attributes:
+        yield f"{name} {value}"
 
 
 def _whole(raw: str, wanted: str) -> bool:

@@ -79,7 +79,7 @@ class Filters(Struct, frozen=True):
 
 
 _NONE: Final = Filters()
-DEVICE_FILTERS: Final = ("q", "resource", "namespace", "pod", "device", "state")
+DEVICE_FILTERS: Final = ("q", "resource", "namespace", "pod", "device", "state", "driver", "pool", "claim")
 """The filters of devices, pods and the status page."""
 CLAIM_FILTERS: Final = ("q", "driver", "pool", "device", "claim", "namespace", "pod")
 RESOURCE_FILTERS: Final = ("q", "resource")

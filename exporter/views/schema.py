@@ -95,6 +95,8 @@ class HolderEntry(Struct, frozen=True, gc=False):
     when the exporter first saw it. `workload` is null where the pod's owner is unknown. `confirmed` is false
     where the kubelet has restarted and not listed the pod since. `chosen` is the physical device that another
     scheduler (HAMi, Volcano) chose for the pod; `provable` is false where that one cannot be told.
+    `requested_as` is what the container asked by: the resource; for a claimed device the extended resource,
+    else the DeviceClass; null where unknown.
     """
 
     namespace: str
@@ -107,6 +109,7 @@ class HolderEntry(Struct, frozen=True, gc=False):
     confirmed: bool = True
     chosen: str | None = None
     provable: bool = True
+    requested_as: str | None = None
 
 
 class PluginEntry(Struct, frozen=True, gc=False):
@@ -135,11 +138,56 @@ class IdentityEntry(Struct, frozen=True, gc=False):
     driver: str
 
 
+class TaintEntry(Struct, frozen=True, gc=False):
+    """A taint of a device: NoSchedule keeps new pods away, NoExecute ends pods too, others change nothing."""
+
+    key: str
+    value: str
+    effect: str
+    since: Time | None
+
+
+class ThroughEntry(Struct, frozen=True, gc=False):
+    """A container that has a device through a ResourceClaim. `request` is the claim's request, `requested_as`
+    the extended resource, else the DeviceClass; null while the claim is unknown. `admin`: the claim is for
+    administration, which is not holding; null while the claim is unknown.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    claim_namespace: str
+    claim: str
+    share_id: str | None
+    request: str | None
+    requested_as: str | None
+    admin: bool | None
+
+
+class ClaimedEntry(Struct, frozen=True, gc=False):
+    """What DRA says about a device. `capacity`, `attributes`, `taints` and `shareable` (several claims may
+    hold it) are those of its ResourceSlice; `shareable` is null where no slice has the device.
+    `alternative`: another partition of the same physical device is counted in its place. `through` are all
+    containers with a claim for it, also for administration.
+    """
+
+    driver: str
+    pool: str
+    device: str
+    cdi_devices: tuple[str, ...]
+    capacity: dict[str, str]
+    attributes: dict[str, str]
+    taints: tuple[TaintEntry, ...]
+    shareable: bool | None
+    alternative: bool
+    through: tuple[ThroughEntry, ...]
+
+
 class DeviceEntry(Struct, frozen=True, gc=False):
-    """A device that is allocatable, held, reported by its plugin, or no longer offered. `plugin` is null
-    where no plugin reports it, `identity` where nothing is known of the physical device.
-    `no_longer_offered_since` is null unless the kubelet offered the device or a pod held it once, and no
-    answer names it any more.
+    """A device that is allocatable, held, reported by its plugin, published by its DRA driver, or no longer
+    offered. `plugin` is null where no plugin reports it, `claimed` where it is not a DRA driver's,
+    `identity` where nothing is known of the physical device. `no_longer_offered_since` is null unless the
+    kubelet offered the device or a pod held it once, and no answer names it any more.
     """
 
     resource: str
@@ -151,6 +199,7 @@ class DeviceEntry(Struct, frozen=True, gc=False):
     plugin: PluginEntry | None = None
     no_longer_offered_since: Time | None = None
     identity: IdentityEntry | None = None
+    claimed: ClaimedEntry | None = None
 
 
 class DevicesDocument(ListEnvelope, frozen=True, kw_only=True):
@@ -161,7 +210,7 @@ class DevicesDocument(ListEnvelope, frozen=True, kw_only=True):
 
 class HeldDeviceEntry(Struct, frozen=True, gc=False):
     """A device that a container holds. `parent` is the one that another scheduler chose for the pod, if any;
-    `provable` is false where that one cannot be told.
+    `provable` is false where that one cannot be told. `requested_as` as in HolderEntry.
     """
 
     resource: str
@@ -171,10 +220,11 @@ class HeldDeviceEntry(Struct, frozen=True, gc=False):
     since: Time | None
     since_exact: bool
     provable: bool = True
+    requested_as: str | None = None
 
 
 class HeldClaimEntry(Struct, frozen=True, gc=False):
-    """A claimed device that a container holds."""
+    """A claim through which a container holds a device, which is among its devices too."""
 
     claim_namespace: str
     claim: str
@@ -195,7 +245,7 @@ class MemoryEntry(Struct, frozen=True, gc=False):
 
 
 class ContainerEntry(Struct, frozen=True, gc=False):
-    """A container that holds devices, claimed devices, exclusive CPUs or pinned memory."""
+    """A container that holds devices, exclusive CPUs or pinned memory, or administers devices."""
 
     name: str
     devices: tuple[HeldDeviceEntry, ...]
@@ -263,10 +313,12 @@ class ClaimsDocument(ListEnvelope, frozen=True, kw_only=True):
 
 
 class ResourceEntry(Struct, frozen=True):
-    """Counts of a resource's devices; null where the kubelet does not report allocatable devices.
+    """Counts of a resource's devices; null where only held devices are known: the kubelet does not report
+    allocatable devices, or no ResourceSlice names those of the DRA driver.
 
     `allocated` (held), `free` and `unavailable` exclude each other and sum up to `known`. `unhealthy` are all
-    that are not allocatable: `unavailable` and `held_unhealthy`.
+    that are not allocatable: `unavailable` and `held_unhealthy`. `alternatives` are further partitions in
+    whose place others of the same physical device are counted.
     """
 
     resource: str
@@ -277,6 +329,7 @@ class ResourceEntry(Struct, frozen=True):
     free: Count | None
     unavailable: Count | None
     held_unhealthy: Count | None
+    alternatives: Count = 0
 
 
 class ResourcesDocument(ListEnvelope, frozen=True, kw_only=True):
@@ -326,11 +379,13 @@ class AnomaliesDocument(ListEnvelope, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True):
-    """Totals of the node; null where the kubelet does not report allocatable devices.
+    """Totals of the node. `free`, `unhealthy`, `unavailable` and `held_unhealthy` are of the resources whose
+    free devices are known; null where those of none are.
 
-    `held`, `free` and `unavailable` exclude each other and sum up to `devices`. `unhealthy` are all that are
-    not allocatable: `unavailable` and `held_unhealthy`. `unconfirmed_pods` hold something that the kubelet
-    has not listed since its restart.
+    `held`, `free` and `unavailable` exclude each other; they sum up to `devices` where all are known.
+    `unhealthy` are all that are not allocatable: `unavailable` and `held_unhealthy`. `claimed_devices` are
+    those that pods hold through claims. `unconfirmed_pods` hold something that the kubelet has not listed
+    since its restart.
     """
 
     resources: Count
@@ -360,6 +415,16 @@ class PluginStatusEntry(Struct, frozen=True):
     problem: str | None
 
 
+class SourceEntry(Struct, frozen=True):
+    """A source of facts about claimed devices: `name` is slices, claims or cdi. `problem` says what is not
+    known without it, and which right or mount would give it; null while it works.
+    """
+
+    name: str
+    up: bool
+    problem: str | None
+
+
 class StatusDocument(Envelope, frozen=True, kw_only=True):
     """/api/v1/status: the exporter itself. `counts` is null until the kubelet has answered."""
 
@@ -371,6 +436,7 @@ class StatusDocument(Envelope, frozen=True, kw_only=True):
     version: str
     counts: Counts | None
     plugins: tuple[PluginStatusEntry, ...] = ()
+    sources: tuple[SourceEntry, ...] = ()
 
 
 class ReadingEntry(Struct, frozen=True):
@@ -384,10 +450,10 @@ class ReadingEntry(Struct, frozen=True):
 
 
 class NumaEntry(Struct, frozen=True):
-    """NUMA nodes and their source: kubelet, plugin, or null where unknown."""
+    """NUMA nodes and their source: kubelet, plugin, driver (its ResourceSlice), or null where unknown."""
 
     nodes: NumaNodes
-    told_by: Annotated[str | None, one_of("kubelet", "plugin", None)]
+    told_by: Annotated[str | None, one_of("kubelet", "plugin", "driver", None)]
 
 
 class HealthEntry(Struct, frozen=True):
@@ -406,18 +472,18 @@ class HealthEntry(Struct, frozen=True):
 class ExplainDocument(Envelope, frozen=True, kw_only=True):
     """/api/v1/explain?device=ID&resource=NAME: one device, in sentences and in facts.
 
-    `subject` is device, parent (the physical device behind shares or slices, which the kubelet does not list
-    itself) or claimed (allocated through ResourceClaims); `entry`, `numa` and `resource` are null for the
-    last two. `siblings` are the other devices of the same parent, `parts` the devices whose parent this is;
-    100 of each at most. `elsewhere` are other resources with a device of the same id. `why_nobody` says why
-    no pod is the device's holder; null where one is.
+    `subject` is device, or parent (the physical device behind shares or slices, which the kubelet does not
+    list itself): `entry`, `numa` and `resource` are null then. `siblings` are the other devices of the same
+    parent, `parts` the devices whose parent this is; 100 of each at most. `elsewhere` are other resources
+    with a device of the same id, `claims` those that hold the device. `why_nobody` says why no pod is the
+    device's holder; null where one is.
 
     `severity` is the worst that is known: critical (unhealthy), warning (another anomaly), unknown (the
     health is unknown, or the mapping is stale), ok. The first sentence says it.
     """
 
     sentences: tuple[str, ...]
-    subject: Annotated[str, one_of("device", "parent", "claimed")]
+    subject: Annotated[str, one_of("device", "parent")]
     resource: str | None
     device: str
     reading: ReadingEntry

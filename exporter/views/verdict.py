@@ -9,9 +9,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from exporter.mapping.device_health import NOT_OFFERED
-from exporter.mapping.model import Anomaly, ClaimDevice, Container, Device
+from exporter.mapping.device_health import NOT_OFFERED, NOT_REPORTED
+from exporter.mapping.device_status import DeviceStatus
+from exporter.mapping.model import Anomaly, Container
 from exporter.mapping.state import Freshness
+from exporter.views.claimed import holdings
 from exporter.views.explain import DeviceFacts
 from exporter.views.wording import counted, listed, size, text
 from runtime.text import shortened
@@ -56,7 +58,7 @@ _OF_HEALTH: Final = {
 
 
 def device_verdict(facts: DeviceFacts, freshness: Freshness) -> Verdict:
-    """The verdict on a device, on a physical device behind shares or slices, or on a claimed device."""
+    """The verdict on a device, or on a physical device behind shares or slices."""
     health = facts.health
     found = [_of(freshness), *(Severity.WARNING for _ in facts.anomalies), _confirmed(facts.unconfirmed)]
     lead = ""
@@ -65,36 +67,20 @@ def device_verdict(facts: DeviceFacts, freshness: Freshness) -> Verdict:
         if health.kind == "unhealthy":
             plain = health.words.endswith("unhealthy") or health.words == NOT_OFFERED
             lead = health.words if plain else "unhealthy"
+        elif health.words == NOT_REPORTED:
+            lead = health.words
     return Verdict(worst(found), _sentence(lead, f"{_held(facts)}{_doubt(facts.unconfirmed)}", freshness))
 
 
 def _held(facts: DeviceFacts) -> str:
     device = facts.device
     if device is not None:
-        return f"held by {_pods(len({holder[:2] for holder in device.holders}))}"
-    if facts.parts:
-        held, count = sum(bool(part.holders) for part in facts.parts), len(facts.parts)
-        some = "all" if held == count > 1 else held or "none"
-        return f"divided into {counted(count, 'device')}, {some} held"
-    return _claimed(facts.claimed)
-
-
-def claim_verdict(
-    claimed: Sequence[ClaimDevice], freshness: Freshness, *, unconfirmed: bool = False
-) -> Verdict:
-    """The verdict on the shares of one claimed device. The kubelet does not report its health.
-
-    `unconfirmed` as in DeviceFacts.
-    """
-    words = f"{_claimed(claimed)}{_doubt(unconfirmed)}"
-    return Verdict(worst((_of(freshness), _confirmed(unconfirmed))), _sentence("", words, freshness))
-
-
-def _claimed(claimed: Sequence[ClaimDevice]) -> str:
-    holders = [through for one in claimed for through in one.holders]
-    claims = {(through.claim_namespace, through.claim) for through in holders}
-    pods = {through.holder[:2] for through in holders}
-    return f"held by {_pods(len(pods))} through {counted(len(claims), 'claim')}"
+        claims = {one[1:3] for one in holdings(device.claimed)}
+        through = f" through {counted(len(claims), 'claim')}" if claims else ""
+        return f"held by {_pods(len({holder[:2] for holder in device.holders}))}{through}"
+    held, count = sum(bool(part.holders) for part in facts.parts), len(facts.parts)
+    some = "all" if held == count > 1 else held or "none"
+    return f"divided into {counted(count, 'device')}, {some} held"
 
 
 def _pods(number: int) -> str:
@@ -123,38 +109,35 @@ def _sentence(lead: str, rest: str, freshness: Freshness) -> str:
 
 def pod_verdict(
     containers: Sequence[Container],
-    devices: Sequence[Device],
-    claimed: Sequence[ClaimDevice],
+    devices: Sequence[DeviceStatus],
     anomalies: Iterable[Anomaly],
     *,
-    complete: bool,
     freshness: Freshness,
+    administers: int = 0,
     unconfirmed: bool = False,
 ) -> Verdict:
-    """The verdict on a pod that holds `devices`, `claimed` devices, and CPUs and memory of its `containers`.
-
-    `complete` as in Snapshot, `unconfirmed` as in DeviceFacts.
+    """The verdict on a pod that holds `devices`, and CPUs and memory of its `containers`, and uses some more
+    devices for administration. `unconfirmed` as in DeviceFacts.
     """
-    bad = [device for device in devices if complete and not device.allocatable]
+    bad = [one for one in devices if one.healthy is False]
     found = [_of(freshness), *(Severity.WARNING for _ in anomalies), _confirmed(unconfirmed)]
-    found += [Severity.CRITICAL] if bad else [Severity.UNKNOWN] if devices and not complete else []
+    found += [Severity.CRITICAL] if bad else []
+    found += [Severity.UNKNOWN] if any(one.healthy is None for one in devices) else []
     lead = ""
     if bad:
         some = f"{len(bad)} of its {counted(len(devices), 'device')}"
         lead = f"{'its device' if len(devices) == 1 else some} {'is' if len(bad) == 1 else 'are'} unhealthy"
-    return Verdict(
-        worst(found),
-        _sentence(
-            lead, f"it holds {_everything(containers, devices, claimed)}{_doubt(unconfirmed)}", freshness
-        ),
-    )
+    words = f"it holds {_everything(containers, devices)}{_doubt(unconfirmed)}"
+    if administers:
+        words += f"; it uses {counted(administers, 'device')} for administration"
+    if silent := sum(one.healthy is None and one.device.claimed is not None for one in devices):
+        of_all = "its health" if silent == 1 else "the health of all"
+        words += f"; {of_all if silent == len(devices) else f'the health of {silent}'} is not reported"
+    return Verdict(worst(found), _sentence(lead, words, freshness))
 
 
-def _everything(
-    containers: Sequence[Container], devices: Sequence[Device], claimed: Sequence[ClaimDevice]
-) -> str:
+def _everything(containers: Sequence[Container], devices: Sequence[DeviceStatus]) -> str:
     held = [counted(len(devices), "device")] if devices else []
-    held += [counted(len(claimed), "claimed device")] if claimed else []
     cpus = sum(len(container.cpu_ids) for container in containers)
     held += [counted(cpus, "exclusive CPU")] if cpus else []
     memory: dict[str, int] = {}

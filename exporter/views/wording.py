@@ -88,11 +88,18 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def count_states(*, held: int, free: int | None = None, unavailable: int = 0, held_unhealthy: int = 0) -> str:
+def count_states(
+    *,
+    held: int,
+    free: int | None = None,
+    unavailable: int = 0,
+    held_unhealthy: int = 0,
+    alternatives: int = 0,
+) -> str:
     """The devices of a total by states that exclude each other: `2 held (1 of them unhealthy), 1 free,
     1 unavailable`. Unavailable: neither held nor free. States without devices are left out.
 
-    `free` None: the kubelet does not report allocatable devices.
+    `free` None: free devices are not known. `alternatives`: unheld partitions in whose place others count.
     """
     unhealthy = ""
     if held_unhealthy:
@@ -102,6 +109,8 @@ def count_states(*, held: int, free: int | None = None, unavailable: int = 0, he
     found = [f"{number} {state}" for number, state in states if number]
     if free is None:
         found.append("free ones unknown")
+    if alternatives:
+        found.append(counted(alternatives, "alternative"))
     return ", ".join(found)
 
 

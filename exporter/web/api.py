@@ -70,7 +70,7 @@ _OPENAPI: Final = Path(__file__).parent / "openapi.json"
 """Made by docs/make_openapi.py."""
 
 PAGES: Final = {
-    "status": "/{?q,resource,namespace,pod,device,state}",
+    "status": "/{?q,resource,namespace,pod,device,state,driver,pool,claim}",
     "device": "/devices/{+resource}/{device}",
     "pod": "/pods/{namespace}/{name}",
     "claim": "/claims/{driver}/{pool}/{device}",
@@ -218,7 +218,7 @@ class Api:
 def _size(moment: Moment) -> int:
     """How many items an answer about the mapping may be made of."""
     snapshot = moment.state.snapshot
-    return len(snapshot.devices) + len(snapshot.claims) + len(snapshot.containers)
+    return len(snapshot.devices) + len(snapshot.containers)
 
 
 async def _whole_list(request: web.Request, moment: Moment, whole: WholeList[Any]) -> Body:

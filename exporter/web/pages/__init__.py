@@ -2,7 +2,7 @@
 
 handlers   the addresses: reads the request, queries history, renders (Jinja2), caches, answers
 status     the status page; rows: its rows, their order and groups
-device     the pages of one device and of one claimed device
+device     the page of one device
 pod        the page of one pod and of earlier pods of its name, with the NUMA drawing
 history    the history page
 past       holdings of the past: the section that the pages share; timeline: the drawing of holdings

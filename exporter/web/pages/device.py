@@ -1,16 +1,15 @@
-"""The pages of one device and of one claimed device: holders, health, facts, relatives, and past. Pure."""
+"""The page of one device: holders, health, facts, relatives, and past. Pure."""
 
 from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from exporter.history.record import HoldingRow, bounded
-from exporter.mapping.device_health import DeviceHealth
+from exporter.mapping.device_health import DeviceHealth, named
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
-from exporter.mapping.model import ClaimDevice, Device, DeviceKey, Holder
-from exporter.mapping.names import most_similar
+from exporter.mapping.device_status import DeviceStatus
+from exporter.mapping.model import Claimed, DeviceKey
 from exporter.mapping.state import Moment, State
 from exporter.views.explain import (
     AmbiguousDevice,
@@ -18,13 +17,14 @@ from exporter.views.explain import (
     NotKnownYet,
     UnknownDevice,
     explain,
+    numa_source,
     statements,
 )
-from exporter.views.query import TEXT_LIMIT, claim_link, device_link, history_link
-from exporter.views.verdict import Severity, Verdict, claim_verdict, device_verdict
-from exporter.views.wording import Text, counted, ranges, spelled, text
+from exporter.views.query import TEXT_LIMIT, device_link, history_link
+from exporter.views.verdict import Severity, Verdict, device_verdict
+from exporter.views.wording import Text, ranges, spelled, text
 from exporter.web.pages import parts, times
-from exporter.web.pages.parts import ID_LENGTH, Fact, Suggestion
+from exporter.web.pages.parts import ID_LENGTH, Fact, HolderLine, Suggestion
 from exporter.web.pages.past import (
     HistoryAnswer,
     PastSection,
@@ -38,24 +38,23 @@ from exporter.web.pages.times import Stamp
 
 HOLDERS: Final = 100
 """Holders, siblings and parts on a page, of each; the API has all."""
+_FACTS: Final = 40
+"""CDI names, capacities, and attributes of a page, of each."""
 _SENTENCE: Final = 700
 """Characters of a sentence."""
-
-ClaimName = tuple[str, str, str]
-"""Driver, pool and device."""
 
 
 class DeviceFamily(Struct, frozen=True):
     """Devices of one physical device, and `more` that are left out."""
 
     heading: str
-    members: tuple[Device, ...]
+    members: tuple[DeviceStatus, ...]
     more: int
 
 
 class DevicePage(Struct, frozen=True):
-    """What device.html shows, of all `holders` at most HOLDERS. `what` says what it is. `divided`: the
-    kubelet lists only its parts, which come first then. A device that only history has is `kind` gone.
+    """What device.html shows, of all `lines` of holders at most HOLDERS. `what` says what it is. `divided`:
+    the kubelet lists only its parts, which come first then. A device that only history has is `kind` gone.
     `asked` are the hidden fields of the form that queries history.
     """
 
@@ -68,7 +67,7 @@ class DevicePage(Struct, frozen=True):
     facts: tuple[Fact, ...]
     asked: tuple[tuple[str, str], ...]
     nobody: str = ""
-    holders: tuple[Holder, ...] = ()
+    lines: tuple[HolderLine, ...] = ()
     health: DeviceHealth | None = None
     findings: parts.FindingList = parts.NO_FINDINGS
     family: tuple[DeviceFamily, ...] = ()
@@ -97,6 +96,15 @@ def device_page(
             return _not_found(error, key)
         return _gone(moment, key, span, answer, own[0], tag=tag, reader=reader)
     return _present(moment, facts, key, span, answer, tag=tag)
+
+
+def claimed_key(moment: Moment, name: tuple[str, str, str]) -> DeviceKey:
+    """The key of the device with this driver, pool and name, which history may have cut."""
+    for one in moment.state.snapshot.devices:
+        if one.claimed is not None and name in {one.claimed.name, tuple(map(bounded, one.claimed.name))}:
+            return one.key
+    driver, pool, device = name
+    return DeviceKey(driver, device if pool == moment.node else f"{pool}/{device}")
 
 
 def _facts_of(state: State, key: DeviceKey, reader: IdReader) -> DeviceFacts:
@@ -170,12 +178,12 @@ def _present(
         verdict=device_verdict(found, moment.freshness),
         kind=_kind(found),
         past=_past(key, answer, span, now),
-        facts=(*map(_claim_fact, found.claimed[:HOLDERS]), *_facts(found, key, now)),
+        facts=tuple(_facts(found, key, now)),
         nobody=_sentence(found.why_nobody),
-        holders=() if device is None else device.holders,
+        lines=() if device is None else tuple(parts.holder_lines(device, device.holders)),
         health=found.health,
         findings=parts.findings(found.anomalies, now),
-        family=tuple(_families(found)),
+        family=tuple(_families(found, state)),
         divided=device is None and bool(found.parts),
         asked=_asked(key, divided=device is None),
         sentences=tuple(
@@ -188,7 +196,13 @@ def _what(found: DeviceFacts, key: DeviceKey) -> str:
     """`share 0 of GPU-7, of nvidia.com/gpu.shared`"""
     resource, parent = text(key.resource).shown, text(found.parent, limit=ID_LENGTH).shown
     if found.device is None:
-        return "a device allocated through claims" if found.claimed else f"a physical device of {resource}"
+        return f"a physical device of {resource}"
+    if found.device.claimed is not None:
+        driver = text(found.device.claimed.name.driver).shown
+        own = (
+            f"a device of the DRA driver {driver}" if not parent else f"a partition of {parent}, by {driver}"
+        )
+        return own if driver == resource else f"{own}, resource {resource}"
     if not found.parent:
         return f"{reading_words(found.reading).partition(' (')[0]} of {resource}"
     whole = found.reading.kind is DeviceKind.WHOLE
@@ -206,14 +220,21 @@ def _kind(found: DeviceFacts) -> str:
     """held, free or unhealthy, as the status page marks it."""
     if found.health is not None and found.health.kind == "unhealthy":
         return "unhealthy"
-    holders = bool(found.claimed) if found.device is None else bool(found.device.holders)
-    return "held" if holders or any(part.holders for part in found.parts) else "free"
+    own = () if found.device is None else (found.device,)
+    return "held" if any(one.holders for one in (*own, *found.parts)) else "free"
 
 
 def _facts(found: DeviceFacts, key: DeviceKey, now: float) -> Iterator[Fact]:
     device, reported, plugin = found.device, found.plugin_device, found.plugin
     yield Fact("Resource", text(key.resource), parts.resource_address(key.resource))
-    if found.parent:
+    claimed = None if device is None else device.claimed
+    if claimed is not None:
+        yield from _claimed(claimed)
+        if found.parent:
+            yield Fact(
+                "Part of", text(found.parent, limit=ID_LENGTH), device_link(key.resource, found.parent)
+            )
+    elif found.parent:
         whole = found.reading.kind is DeviceKind.WHOLE
         source = "reported by its plugin" if whole else reading_words(found.reading)
         yield Fact(
@@ -226,9 +247,8 @@ def _facts(found: DeviceFacts, key: DeviceKey, now: float) -> Iterator[Fact]:
         yield Fact("Read as", Text(reading_words(found.reading)))
     if device is not None:
         nodes = ranges(device.numa_nodes)
-        source = f"reported by {'its plugin' if found.numa_by_plugin else 'the kubelet'}"
-        yield Fact("NUMA node", Text(nodes or "unknown"), "", source if nodes else "")
-    for name, value in reported.attributes[:40] if reported is not None else ():
+        yield Fact("NUMA node", Text(nodes or "unknown"), "", numa_source(found) if nodes else "")
+    for name, value in reported.attributes[:_FACTS] if reported is not None else ():
         yield Fact(text(name, limit=40).shown, text(value, limit=ID_LENGTH), copied=spelled(value))
     if reported is not None and reported.last_allocated is not None:
         last = times.stamp(reported.last_allocated, now)
@@ -252,18 +272,30 @@ def reading_words(reading: IdReading) -> str:
             return f"{part} ({rule})"
 
 
-def _claim_fact(claimed: ClaimDevice) -> parts.Fact:
-    names = claimed.key[:3]
-    shown = text("/".join(names), limit=ID_LENGTH)
-    return Fact("Claimed as", shown, claim_link(*names), counted(len(claimed.holders), "holder"))
+def _claimed(claimed: Claimed) -> Iterator[Fact]:
+    """What DRA says about a device."""
+    yield Fact("Driver", text(claimed.name.driver))
+    yield Fact("Pool", text(claimed.name.pool))
+    yield Fact("Name in the pool", text(claimed.name.device), copied=spelled(claimed.name.device))
+    for name in claimed.cdi_devices[:_FACTS]:
+        yield Fact("CDI", text(name, limit=ID_LENGTH), copied=spelled(name))
+    published = claimed.published
+    if published is None:
+        return
+    for name, value in published.capacity[:_FACTS]:
+        yield Fact("Capacity", text(f"{name} {value}", limit=ID_LENGTH))
+    for taint in published.taints:
+        yield Fact("Taint", text(named([taint]).partition(" ")[2], limit=ID_LENGTH))
+    for name, value in published.attributes[:_FACTS]:
+        yield Fact(text(name, limit=60).shown, text(value, limit=ID_LENGTH), copied=spelled(value))
 
 
-def _families(found: DeviceFacts) -> Iterator[DeviceFamily]:
+def _families(found: DeviceFacts, state: State) -> Iterator[DeviceFamily]:
     named = f"Others of {text(found.parent, limit=60).shown}"
     for heading, devices in ((named, found.siblings), ("Its shares and parts", found.parts)):
         if devices:
             shown = sorted(devices, key=parts.device_order)[:HOLDERS]
-            yield DeviceFamily(heading, tuple(shown), max(0, len(devices) - HOLDERS))
+            yield DeviceFamily(heading, tuple(map(state.status_of, shown)), max(0, len(devices) - HOLDERS))
 
 
 def _past(key: DeviceKey, answer: HistoryAnswer, span: TimeRange, now: float) -> PastSection:
@@ -281,73 +313,3 @@ def _past(key: DeviceKey, answer: HistoryAnswer, span: TimeRange, now: float) ->
 def _sentence(words: str) -> str:
     shown = text(words, limit=_SENTENCE).shown
     return f"{shown[0].upper()}{shown[1:]}." if shown else ""
-
-
-# --- claimed devices ------------------------------------------------------------------------------------
-
-
-class ClaimPage(Struct, frozen=True):
-    """What claim.html shows: the device's driver, pool and id, and its present shares with their holders."""
-
-    frame: parts.Frame
-    name: ClaimName
-    verdict: Verdict
-    claimed: tuple[ClaimDevice, ...]
-    past: PastSection
-    asked: tuple[tuple[str, str], ...]
-
-
-def claim_page(
-    moment: Moment, name: ClaimName, span: TimeRange, answer: HistoryAnswer, *, tag: str
-) -> ClaimPage | parts.NotFound:
-    """The page of a claimed device, with all its shares."""
-    now, short = moment.now, tuple(map(bounded, name))
-    claims = moment.state.snapshot.claims
-    claimed = tuple(c for c in claims if c.key[:3] == name or tuple(map(bounded, c.key[:3])) == name)
-    rows = () if answer.found is None else tuple(r for r in answer.found.rows if r.key[1:4] == short)
-    device = name[2]
-    if not claimed and not rows and moment.state.taken_at is None:
-        return parts.not_known_yet("/".join(name))
-    if not claimed and not rows:
-        words = "No pod on this node holds this device through a claim, now or in recorded history."
-        shown = text("/".join(name), limit=ID_LENGTH)
-        return parts.NotFound("Unknown claimed device", shown, words, _similar_claims(claims, name))
-    return ClaimPage(
-        frame=parts.frame(moment, device, tag=tag, path=claim_link(*name)),
-        name=name,
-        verdict=_claim_verdict(claimed, rows, moment),
-        claimed=claimed,
-        past=past_section(
-            replace(answer, before=tuple(row for row in answer.before if row.key[1:4] == short)),
-            *(span, now),
-            lane=_lane_of_share,
-            named=by_pod,
-            more=history_link({"device": spelled(device)[:TEXT_LIMIT]}),
-            rows=rows,
-        ),
-        asked=(("driver", spelled(name[0])[:TEXT_LIMIT]), ("device", spelled(device)[:TEXT_LIMIT])),
-    )
-
-
-def _similar_claims(claims: tuple[ClaimDevice, ...], name: ClaimName) -> tuple[parts.Suggestion, ...]:
-    """The claimed devices with the most similar names."""
-    keys = (claimed.key[:3] for claimed in claims)
-    best = most_similar("/".join(name), (("/".join(key), key) for key in keys))
-    return tuple(Suggestion(text("/".join(key), limit=160), claim_link(*key)) for key in best)
-
-
-def _claim_verdict(claimed: tuple[ClaimDevice, ...], rows: tuple[HoldingRow, ...], moment: Moment) -> Verdict:
-    if claimed:
-        doubt = moment.state.snapshot.doubt
-        unconfirmed = any(doubt(through.holder) for one in claimed for through in one.holders)
-        return claim_verdict(claimed, moment.freshness, unconfirmed=unconfirmed)
-    end = times.ended(rows[0], moment.now)
-    last = "" if end is None else f"; last held until {end}"
-    if moment.state.taken_at is None:
-        return Verdict(Severity.UNKNOWN, f"{parts.NOT_YET}{last}.")
-    return Verdict(Severity.OK, f"No pod on this node holds it now{last}.")
-
-
-def _lane_of_share(row: HoldingRow) -> Lane:
-    share = row.facts.share_id
-    return Lane(parts.row_key("share", share), f"share {text(share, limit=60).shown}" if share else "")

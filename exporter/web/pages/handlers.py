@@ -27,7 +27,6 @@ from exporter.views.query import (
     PageQuery,
     QueryError,
     address,
-    claim_link,
     device_link,
     parse_page,
     pod_link,
@@ -39,7 +38,7 @@ from exporter.views.query import (
 from exporter.views.wording import counted, lasting, ranges, size, spelled, text, unbroken
 from exporter.web.answers import answer, is_current, not_modified, wants_gzip
 from exporter.web.assets import Assets
-from exporter.web.pages.device import ClaimPage, DevicePage, claim_page, device_page
+from exporter.web.pages.device import DevicePage, claimed_key, device_page
 from exporter.web.pages.history import history_page, read_form
 from exporter.web.pages.parts import Frame, NotFound, device_state, life_link, resource_address, row_key
 from exporter.web.pages.past import (
@@ -74,7 +73,7 @@ _BREAK: Final = re.compile(r"([/._])(?=\w)")
 _ROWS_KEPT: Final = 1000
 """Rows in the cache, about 2 KiB each: those of a few pages."""
 _FUNCTIONS: Final[dict[str, object]] = {
-    **{one.__name__: one for one in (claim_link, device_link, pod_link, life_link, row_key, device_state)},
+    **{one.__name__: one for one in (device_link, pod_link, life_link, row_key, device_state)},
     **{one.__name__: one for one in (began, ended, lasted, counted, held_link, held_details)},
     **{one.__name__: one for one in (past_state, resource_address)},
     "lasting_time": lasting,
@@ -84,7 +83,7 @@ _FUNCTIONS: Final[dict[str, object]] = {
 
 T = TypeVar("T")
 
-_MadePage = tuple[DevicePage | PodPage | ClaimPage | NotFound, Moment, HistoryAnswer]
+_MadePage = tuple[DevicePage | PodPage | NotFound, Moment, HistoryAnswer]
 """The page of one object, the moment that it shows, and history's answer."""
 _MakePage = Callable[[web.Request], Awaitable[_MadePage]]
 
@@ -107,7 +106,7 @@ class RowCache:
 
     def rendered(self, item: RowItem, frame: Frame) -> RenderedRow:
         """The row of `item` on the page of `frame`."""
-        name = (tuple(item.item.key), item.pod)
+        name = (item.device.key, item.pod)
         inputs = row_inputs(item, frame.moment)
         found = self._kept.pop(name, None)
         if found is None or found.inputs != inputs:
@@ -243,8 +242,8 @@ class Pages:
         return await self._object(request, self._pod, "pod.html")
 
     async def claim(self, request: web.Request) -> web.Response:
-        """`/claims/{driver}/{pool}/{device}`: one claimed device and its holders."""
-        return await self._object(request, self._claim, "claim.html")
+        """`/claims/{driver}/{pool}/{device}`: the page of a claimed device, by its names in DRA."""
+        return await self._object(request, self._claim, "device.html")
 
     async def _object(self, request: web.Request, make: _MakePage, template: str) -> web.Response:
         """The page of one object. 404 for an invalid path or an unknown object, 400 for an invalid query; 503
@@ -266,7 +265,13 @@ class Pages:
         return await self._page(request, moment, self._rendered(page, problem), status=status)
 
     async def _device(self, request: web.Request) -> _MadePage:
-        key = DeviceKey(*read_device(request.rel_url.raw_path))
+        return await self._device_of(request, DeviceKey(*read_device(request.rel_url.raw_path)))
+
+    async def _claim(self, request: web.Request) -> _MadePage:
+        name = read_claim(request.rel_url.raw_path)
+        return await self._device_of(request, claimed_key(self._site.moment(), name))
+
+    async def _device_of(self, request: web.Request, key: DeviceKey) -> _MadePage:
         moment, span = self._range(request)
         every = HistoryQuery(device=bounded(key.device), limit=ROWS)
         found = await self._history(_within(every, span, moment))
@@ -285,19 +290,6 @@ class Pages:
         tag, cpu_nodes = self._site.tag(moment), self._site.cpu_nodes
         make = partial(pod_page, moment, pod, given, found, tag=tag, cpu_nodes=cpu_nodes)
         return await self._made(make), moment, found
-
-    async def _claim(self, request: web.Request) -> _MadePage:
-        name = read_claim(request.rel_url.raw_path)
-        moment, span = self._range(request)
-        driver, pool, device = name
-        tag = self._site.tag(moment)
-        every = HistoryQuery(driver=bounded(driver), device=bounded(f"{pool}/{device}"), limit=ROWS)
-        found = await self._history(_within(every, span, moment))
-        page = await self._made(partial(claim_page, moment, name, span, found, tag=tag))
-        if isinstance(page, NotFound) and found.found is not None:
-            found = await self._history(every)
-            page = await self._made(partial(claim_page, moment, name, span, found, tag=tag))
-        return page, moment, found
 
     async def history(self, request: web.Request) -> web.Response:
         """`/history`: who held what, in a range or at a moment. A 400 keeps the input."""

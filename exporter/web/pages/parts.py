@@ -10,10 +10,12 @@ from msgspec import Struct
 
 from exporter.mapping.chosen_devices import KUBELETS, Choice
 from exporter.mapping.device_health import NOT_OFFERED
+from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import Anomaly, Device, DeviceKey, Doubt, Holder, PodKey
+from exporter.mapping.model import Anomaly, ClaimHolding, Device, DeviceKey, Doubt, Holder, PodKey
 from exporter.mapping.state import Freshness, Moment
+from exporter.views.claimed import administrators, holdings
 from exporter.views.query import TEXT_LIMIT, Filters, address, device_link, pod_link
 from exporter.views.wording import AGEING, Text, lasting, listed, reason, spelled, text
 from exporter.web.pages.times import NOW, Stamp, optional, stamp
@@ -76,11 +78,6 @@ class Frame(Struct, frozen=True):
     def node(self) -> str:
         """The node, as it is shown."""
         return spelled(self.moment.node)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the kubelet reports allocatable devices."""
-        return self.moment.state.snapshot.complete
 
     def stamp(self, at: float | None) -> Stamp | None:
         """A unix time; None for None."""
@@ -243,13 +240,46 @@ def workload(pods: Mapping[PodKey, PodIdentity], holder: Holder) -> str:
     return f"{identity.workload.kind} {identity.workload.name}"
 
 
-def device_state(device: Device, *, complete: bool) -> str:
-    """held, free, unhealthy, UNHEALTHY_HELD, or NOT_OFFERED; `complete` as in Snapshot."""
+def device_state(status: DeviceStatus) -> str:
+    """held, free, alternative, unhealthy, UNHEALTHY_HELD, or NOT_OFFERED."""
+    device = status.device
     if device.no_longer_offered_since is not None and not device.holders:
         return NOT_OFFERED
-    if complete and not device.allocatable:
+    if status.healthy is False:
         return UNHEALTHY_HELD if device.holders else "unhealthy"
-    return "held" if device.holders else "free"
+    if device.holders:
+        return "held"
+    return "alternative" if device.alternative else "free"
+
+
+class HolderLine(Struct, frozen=True):
+    """One container that holds a device, or uses it for administration (`admin`). `claims` are the names and
+    shares of the claims of a claimed device, `requested_as` what the container asked by where that is not the
+    resource.
+    """
+
+    holder: Holder
+    claims: tuple[tuple[str, str], ...] = ()
+    requested_as: str = ""
+    admin: bool = False
+
+
+def holder_lines(device: Device, holders: Iterable[Holder]) -> list[HolderLine]:
+    """The lines of `holders`, and of those who use the device for administration."""
+    if device.claimed is None:
+        return [HolderLine(holder) for holder in holders]
+    found: list[HolderLine] = []
+    for holder in holders:
+        asked = device.requested_as(holder)
+        claims = [_claim(one) for one in holdings(device.claimed) if one.holder == holder]
+        found.append(HolderLine(holder, tuple(claims), "" if asked == device.key.resource else asked))
+    return found + [HolderLine(one.holder, (_claim(one),), admin=True) for one in administrators(device)]
+
+
+def _claim(one: ClaimHolding) -> tuple[str, str]:
+    """The name of a claim, with its namespace where that is unexpectedly not the pod's, and the share."""
+    own = one.claim_namespace == one.holder.namespace
+    return one.claim if own else f"{one.claim_namespace}/{one.claim}", one.share_id
 
 
 def row_key(*parts: str | tuple[str, ...]) -> str:
@@ -278,10 +308,10 @@ _natural_kept = lru_cache(maxsize=16_384)(_natural)
 
 
 def device_order(device: Device) -> tuple[str, str, str]:
-    """Sorts devices by resource, with shares and slices beside their parent."""
+    """Sorts devices by resource, with shares, slices and partitions below their parent."""
     resource, name = device.key
     own = natural(name)
-    return resource, natural(device.parent) if device.parent else own, own
+    return (resource, natural(device.parent), own) if device.parent else (resource, own, "")
 
 
 def findings(anomalies: Iterable[Anomaly], now: float, *, seconds: bool = True) -> FindingList:

@@ -13,15 +13,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.history.record import HoldingRow, bounded
+from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import ClaimDevice, ClaimHolder, Container, Device, Holder, PodKey
+from exporter.mapping.model import Container, Device, Holder, PodKey
 from exporter.mapping.names import most_similar
 from exporter.mapping.state import Moment, State
-from exporter.views.query import TEXT_LIMIT, claim_link, device_link, history_link, pod_link
+from exporter.views.claimed import administrators
+from exporter.views.query import TEXT_LIMIT, device_link, history_link, pod_link
 from exporter.views.verdict import Severity, Verdict, pod_verdict
 from exporter.views.wording import Text, counted, listed, ranges, size, spelled, text
 from exporter.web.pages import parts, times
-from exporter.web.pages.parts import ID_LENGTH, Fact, row_key
+from exporter.web.pages.parts import ID_LENGTH, Fact, HolderLine, device_order, holder_lines, row_key
 from exporter.web.pages.past import (
     HistoryAnswer,
     PastSection,
@@ -52,8 +54,8 @@ _SHOWN: Final = 34
 
 
 class NumaItem(Struct, frozen=True):
-    """A device, a claimed device, CPUs or memory (`kind`: device, claimed, cpus, memory) of a container, and
-    its NUMA nodes; none where they are unknown.
+    """A device, CPUs or memory (`kind`: device, cpus, memory) of a container, and its NUMA nodes; none where
+    they are unknown.
     """
 
     kind: str
@@ -116,16 +118,12 @@ def numa_picture(
     devices: Iterable[Device],
     cpu_nodes: Mapping[int, int],
     nodes: Iterable[int] = (),
-    claims: Sequence[ClaimDevice] = (),
 ) -> NumaPicture:
-    """The drawing of a pod's `containers`, which hold `devices` and, through `claims`, claimed ones.
-    `cpu_nodes` maps CPUs to NUMA nodes, `nodes` are the machine's known nodes.
+    """The drawing of a pod's `containers`, which hold `devices`. `cpu_nodes` maps CPUs to NUMA nodes, `nodes`
+    are the machine's known nodes.
     """
     held, several = tuple(devices), len(containers) > 1
-    items_of = {
-        c.holder: [*_items(c, held, cpu_nodes, several=several), *_claimed(c, claims, several=several)]
-        for c in containers
-    }
+    items_of = {c.holder: _items(c, held, cpu_nodes, several=several) for c in containers}
     items = [item for own in items_of.values() for item in own]
     used = sorted({node for item in items for node in item.nodes})
     others = [node for node in sorted(set(nodes)) if node not in used][: max(0, BOXES - len(used))]
@@ -174,17 +172,6 @@ def _items(
         name = f"{size(m.size_bytes)} {m.memory_type}"
         found.append(NumaItem("memory", name, f"pinned{of}{_across(m.numa_nodes)}", m.numa_nodes))
     return found
-
-
-def _claimed(container: Container, claims: Iterable[ClaimDevice], *, several: bool) -> Iterator[NumaItem]:
-    """The claimed devices of a container. The kubelet does not report their NUMA nodes."""
-    holder = container.holder
-    of = f" of {text(holder.container, limit=30).shown}" if several else ""
-    for one in claims:
-        if any(through.holder == holder for through in one.holders):
-            driver, pool, device, _ = one.key
-            detail = f"claimed, {text(driver, limit=40).shown}{of}"
-            yield NumaItem("claimed", device, detail, (), claim_link(driver, pool, device))
 
 
 def _across(nodes: tuple[int, ...]) -> str:
@@ -310,11 +297,11 @@ class LifeSection(Struct, frozen=True):
 
 
 class ContainerBox(Struct, frozen=True):
-    """One container, and the devices and claimed devices that it holds."""
+    """One container, the devices that it holds, each with its line, and those that it administers."""
 
     container: Container
-    devices: tuple[Device, ...]
-    claimed: tuple[tuple[ClaimDevice, ClaimHolder], ...]
+    devices: tuple[tuple[DeviceStatus, HolderLine], ...]
+    administers: tuple[Device, ...]
 
 
 class PodPage(Struct, frozen=True):
@@ -363,18 +350,18 @@ def pod_page(
         return parts.NotFound("Unknown pod", shown, words, _similar(state, pod))
     uids = tuple(dict.fromkeys(c.holder.pod_uid for c in containers))
     known = lives(rows, uids)
-    devices = tuple(d for d in state.snapshot.devices if any(_is_named(h, pod) for h in d.holders))
+    devices = tuple(d for d in state.devices if any(_is_named(h, pod) for h in d.device.holders))
+    administered = tuple(
+        d for d in state.snapshot.devices if any(_is_named(one.holder, pod) for one in administrators(d))
+    )
     nodes = {node for device in state.snapshot.devices for node in device.numa_nodes}
     concerned = tuple(a for a in state.anomalies if _concerns(a.holder, a.pods, pod))
-    claims = tuple(
-        one for one in state.snapshot.claims if any(_is_named(through.holder, pod) for through in one.holders)
-    )
     verdict = _gone(known, moment)
     if containers:
         verdict = pod_verdict(
-            *(containers, devices, claims, concerned),
-            complete=state.snapshot.complete,
+            *(containers, devices, concerned),
             freshness=moment.freshness,
+            administers=len(administered),
             unconfirmed=any(state.snapshot.doubt(c.holder) for c in containers),
         )
     return PodPage(
@@ -385,8 +372,10 @@ def pod_page(
         uids=tuple(spelled(uid) for uid in uids if uid),
         facts=tuple(_facts(state.pods.get(pod), known, now)),
         findings=parts.findings(concerned, now),
-        containers=tuple(_container(c, devices, state) for c in containers),
-        numa=numa_picture(containers, devices, cpu_nodes, nodes | set(cpu_nodes.values()), claims),
+        containers=tuple(_container(c, devices, administered) for c in containers),
+        numa=numa_picture(
+            containers, [d.device for d in devices], cpu_nodes, nodes | set(cpu_nodes.values())
+        ),
         lives=tuple(_life(number, known) for number in range(min(len(known), LIVES))),
         lives_left_out=max(0, len(known) - LIVES),
         past=_past(pod, answer, span or _whole_range(rows, now), now, known),
@@ -444,14 +433,15 @@ def _facts(identity: PodIdentity | None, known: tuple[PodLife, ...], now: float)
 # --- what it holds --------------------------------------------------------------------------------------
 
 
-def _container(container: Container, devices: Iterable[Device], state: State) -> ContainerBox:
-    """A container with those of its pod's `devices` that it holds."""
+def _container(
+    container: Container, devices: Iterable[DeviceStatus], administered: Iterable[Device]
+) -> ContainerBox:
+    """A container with those of its pod's devices that it holds or administers."""
     holder = container.holder
-    own = sorted((d for d in devices if holder in d.holders), key=parts.device_order)
-    claimed = (
-        (one, through) for one in state.snapshot.claims for through in one.holders if through.holder == holder
-    )
-    return ContainerBox(container, tuple(own[:HELD]), tuple(claimed)[:HELD])
+    own = sorted((d for d in devices if holder in d.device.holders), key=lambda d: device_order(d.device))
+    lines = ((one, holder_lines(one.device, (holder,))[0]) for one in own[:HELD])
+    others = [d for d in administered if any(one.holder == holder for one in administrators(d))]
+    return ContainerBox(container, tuple(lines), tuple(others[:HELD]))
 
 
 # --- what it held ---------------------------------------------------------------------------------------

@@ -1,23 +1,27 @@
-"""The status page's rows: devices and claimed devices, their order, and their groups. Pure."""
+"""The status page's rows: devices, their order, and their groups. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Final
 
 from msgspec import Struct
 
-from exporter.mapping.device_health import NOT_OFFERED
+from exporter.mapping.device_health import NOT_OFFERED, DeviceHealth, named
+from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.holdings import HeldSince, Holding
-from exporter.mapping.model import AdvertisedDevice, ClaimDevice, Device, Holder, PodKey
+from exporter.mapping.model import Claimed, Device, DeviceKey, Holder, PodKey
 from exporter.mapping.state import Moment, State
+from exporter.views.claimed import perhaps_administration
 from exporter.views.health import health
 from exporter.views.matching import ItemMatcher
-from exporter.views.query import RowGroup, Sort, SortColumn, claim_link, device_link
+from exporter.views.query import RowGroup, Sort, SortColumn, device_link
 from exporter.views.wording import Text, spelled, text
 from exporter.web.pages.parts import (
     UNHEALTHY_HELD,
+    HolderLine,
     device_order,
     device_state,
+    holder_lines,
     natural,
     row_key,
 )
@@ -31,6 +35,8 @@ _ATTRIBUTES: Final = ("model", "product", "address", "pci_address", "interface",
 """The plugin's attributes that a row shows; the device's page has all."""
 _ATTRIBUTES_LENGTH: Final = 54
 """Characters of all attributes of a row."""
+_CDI: Final = 50
+"""CDI names, and capacities, in a row's details."""
 _BY_RESOURCE: Final = Sort(SortColumn.RESOURCE)
 _FREE: Final = ("free",)
 
@@ -40,43 +46,37 @@ ClusterKey = tuple[str, ...]
 
 
 class RowItem(Struct, frozen=True):
-    """The subject of one row: a device or a claimed device, with the holders of `pod` alone where given."""
+    """The subject of one row: a device, with the holders of `pod` alone where given."""
 
-    item: Device | ClaimDevice
+    status: DeviceStatus
     pod: PodKey | None = None
 
-    def held(self) -> Iterator[Holding]:
-        """The holdings in this row."""
-        item = self.item
-        if isinstance(item, Device):
-            every = (Holding(item.key, holder) for holder in item.holders)
-        else:
-            every = (Holding(item.held(through), through.holder) for through in item.holders)
-        return (one for one in every if self.pod is None or one.holder[:2] == self.pod)
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self.status.device
 
     @property
     def holders(self) -> tuple[Holder, ...]:
         """The holders in this row."""
-        return tuple(holding.holder for holding in self.held())
+        holders = self.device.holders
+        return holders if self.pod is None else tuple([one for one in holders if one[:2] == self.pod])
+
+    def held(self) -> Iterator[Holding]:
+        """The holdings in this row."""
+        return (Holding(self.device.key, holder) for holder in self.holders)
 
     @property
     def resource(self) -> str:
-        """The resource, or the driver of a claimed device."""
-        return self.item.key[0]
-
-    def state(self, *, complete: bool) -> str:
-        """held, free, unhealthy, UNHEALTHY_HELD, or NOT_OFFERED; `complete` as in Snapshot."""
-        item = self.item
-        if isinstance(item, Device):
-            return device_state(item, complete=complete)
-        return "held" if item.holders else "free"
+        """The resource."""
+        return self.device.key.resource
 
 
-def row_items(items: Iterable[Device | ClaimDevice], group: RowGroup, matcher: ItemMatcher) -> list[RowItem]:
+def row_items(items: Iterable[DeviceStatus], group: RowGroup, matcher: ItemMatcher) -> list[RowItem]:
     """A row for each item; grouped by pod, a row for each item and matching pod."""
     if group is not RowGroup.POD:
         return [RowItem(item) for item in items]
-    return [RowItem(item, pod) for item in items for pod in _pods(RowItem(item).holders, matcher)]
+    return [RowItem(item, pod) for item in items for pod in _pods(item.device.holders, matcher)]
 
 
 def _pods(holders: tuple[Holder, ...], matcher: ItemMatcher) -> Sequence[PodKey | None]:
@@ -104,24 +104,19 @@ def arranged(items: Iterable[RowItem], sort: Sort, state: State) -> list[RowItem
 
 
 def _order(row: RowItem) -> tuple[str, str, str]:
-    item = row.item
-    if isinstance(item, Device):
-        return device_order(item)
-    key = item.key
-    return key.driver, natural(f"{key.pool}/{key.device}"), natural(key.share_id)
+    return device_order(row.device)
 
 
 def _sort_keys(state: State) -> Mapping[SortColumn, Callable[[RowItem], SortKey]]:
     """The sort key of each column; () for a row without a value."""
-    complete = state.snapshot.complete
-    ranks = {UNHEALTHY_HELD: 0, "unhealthy": 1, NOT_OFFERED: 1, "held": 2, "free": 3}
+    ranks = {UNHEALTHY_HELD: 0, "unhealthy": 1, NOT_OFFERED: 1, "held": 2, "free": 3, "alternative": 4}
     return {
         SortColumn.DEVICE: lambda row: (*_order(row)[1:], row.resource),
         SortColumn.RESOURCE: lambda row: (row.resource,),
-        SortColumn.STATE: lambda row: (ranks[row.state(complete=complete)],),
+        SortColumn.STATE: lambda row: (ranks[device_state(row.status)],),
         SortColumn.POD: _pod_key,
         SortColumn.SINCE: lambda row: _since_key(row, state.since),
-        SortColumn.NUMA: lambda row: row.item.numa_nodes if isinstance(row.item, Device) else (),
+        SortColumn.NUMA: lambda row: row.device.numa_nodes,
     }
 
 
@@ -177,10 +172,7 @@ def _window(gathered: dict[ClusterKey, list[RowItem]], first: int, number: int) 
 
 def _is_single(key: ClusterKey, found: Sequence[RowItem]) -> bool:
     """Whether the group is one whole device, which needs no heading."""
-    item = found[0].item
-    if key[0] != "device" or len(found) > 1:
-        return False
-    return not item.key.share_id if isinstance(item, ClaimDevice) else not item.parent
+    return key[0] == "device" and len(found) == 1 and not found[0].device.parent
 
 
 def _ungrouped_joined(found: Iterable[Cluster]) -> Iterator[Cluster]:
@@ -194,13 +186,11 @@ def _ungrouped_joined(found: Iterable[Cluster]) -> Iterator[Cluster]:
 
 
 def _cluster_key(row: RowItem, group: RowGroup) -> ClusterKey:
-    item = row.item
     if group is RowGroup.POD:
         return ("pod", *row.pod) if row.pod is not None else _FREE
-    if isinstance(item, Device):
-        # Shares and slices of one device may have several resources, but of one vendor.
-        return "device", item.key.resource.partition("/")[0], item.parent or item.key.device
-    return "device", item.key.driver, f"{item.key.pool}/{item.key.device}"
+    # Shares and slices of one device may have several resources, but of one vendor.
+    device = row.device
+    return "device", device.key.resource.partition("/")[0], device.parent or device.key.device
 
 
 # --- what a row shows -----------------------------------------------------------------------------------
@@ -210,9 +200,10 @@ class Row(Struct, frozen=True):
     """What one row shows. The id is `stem` and `tail` where it begins with its parent's or its pool's name,
     else `tail` alone; `whole` is the uncut id. `parent` is set only where the id does not contain it.
 
-    `state` is held, free or unhealthy, `words` its text; `reason` and `ill` (unix time) say why and since
-    when it is unhealthy. `mark` changes when the page's module highlights the row. `claim` is the claimed
-    device.
+    `state` is held, free, alternative or unhealthy, `words` its text; `reason` and `ill` (unix time) say why
+    and since when it is unhealthy, `note` what is not known. `device` is the key, `lines` are the holders,
+    `more` the number of those left out. `mark` changes when the page's module highlights the row. `details`
+    are what DRA says, None for a device of a plugin.
     """
 
     key: str
@@ -220,47 +211,33 @@ class Row(Struct, frozen=True):
     address: str
     tail: str
     whole: str
-    resource: str
+    device: DeviceKey
     state: str
     words: str
-    holdings: tuple[Holding, ...]
+    lines: tuple[HolderLine, ...]
     more: int
     stem: str = ""
     parent: Text | None = None
     attributes: tuple[Text, ...] = ()
     reason: Text | None = None
     ill: float | None = None
+    note: str = ""
     numa_nodes: tuple[int, ...] = ()
-    claim: ClaimDevice | None = None
+    details: tuple[tuple[str, Text], ...] | None = None
 
 
 def row_inputs(item: RowItem, moment: Moment) -> tuple[object, ...]:
     """Everything that the row of `item` depends on: rows with equal inputs are equal."""
-    state, device = moment.state, item.item
-    holdings = tuple(islice(item.held(), HOLDERS))
-    known = tuple(state.pods.get((one.holder.namespace, one.holder.pod)) for one in holdings)
-    since = tuple(map(state.since.get, holdings))
-    doubts = tuple(state.snapshot.doubt(one.holder) for one in holdings)
-    if isinstance(device, ClaimDevice):
-        return device, known, since, doubts, day(moment.now)
-    reported = state.advertised.devices.get(device.key)
-    chosen = state.choices.get(device.key)
-    return device, known, since, doubts, chosen, reported, health(device, state), day(moment.now)
+    return item.status, health(item.device, moment.state), day(moment.now)
 
 
 def row(item: RowItem, moment: Moment) -> Row:
     """The row of `item`."""
-    if isinstance(item.item, ClaimDevice):
-        return _claim_row(item, item.item)
-    return _device_row(item, item.item, moment)
-
-
-def _device_row(item: RowItem, device: Device, moment: Moment) -> Row:
-    found = health(device, moment.state)
+    device, found = item.device, health(item.device, moment.state)
     unhealthy = found.kind == "unhealthy"
     stem, tail, parent = _id(device)
-    holdings = tuple(item.held())
-    words = item.state(complete=moment.state.snapshot.complete)
+    lines = holder_lines(device, item.holders)
+    words = device_state(item.status)
     shown = "unhealthy" if unhealthy else words
     why = found.words if found.words == "its plugin does not answer" else found.reason
     return Row(
@@ -269,41 +246,43 @@ def _device_row(item: RowItem, device: Device, moment: Moment) -> Row:
         address=device_link(*device.key),
         tail=tail.shown,
         whole=tail.whole,
-        resource=device.key.resource,
+        device=device.key,
         state=shown,
         words=_state_words(words, len(device.holders)),
-        holdings=holdings[:HOLDERS],
-        more=max(0, len(holdings) - HOLDERS),
+        lines=tuple(lines[:HOLDERS]),
+        more=max(0, len(lines) - HOLDERS),
         stem=stem,
         parent=parent,
-        attributes=_attributes(moment.state.advertised.devices.get(device.key)),
+        attributes=_attributes(item.status),
         reason=text(why, limit=120) if unhealthy and why else None,
         ill=found.since if unhealthy else None,
+        note=_note(device, found),
         numa_nodes=device.numa_nodes,
+        details=None if device.claimed is None else tuple(_details(device.claimed)),
     )
 
 
-def _claim_row(item: RowItem, device: ClaimDevice) -> Row:
-    key, holdings = device.key, tuple(item.held())
-    name = text(f"{key.pool}/{key.device}", limit=_ID_LENGTH)
-    stem = f"{spelled(key.pool)}/"
-    split = not name.whole and name.shown.startswith(stem)
-    holders = tuple(one.holder for one in device.holders)
-    words = item.state(complete=True)
-    return Row(
-        key=row_key("claim", *key, *(item.pod or ())),
-        mark=_mark("held", holders),
-        address=claim_link(key.driver, key.pool, key.device),
-        tail=name.shown.removeprefix(stem) if split else name.shown,
-        whole=name.whole,
-        resource=key.driver,
-        state=words,
-        words=_state_words(words, len(holders)),
-        holdings=holdings[:HOLDERS],
-        more=max(0, len(holdings) - HOLDERS),
-        stem=stem if split else "",
-        claim=device,
-    )
+def _note(device: Device, found: DeviceHealth) -> str:
+    """What is not known of a claimed device."""
+    if device.claimed is None or not device.holders:
+        return ""
+    doubt = ["perhaps for administration"] if perhaps_administration(device) else []
+    return "; ".join([*doubt, *([found.words] if found.kind == "unknown" else [])])
+
+
+def _details(claimed: Claimed) -> Iterator[tuple[str, Text]]:
+    """What DRA says about a device, and no other part of its row."""
+    yield "driver", text(claimed.name.driver)
+    yield "pool", text(claimed.name.pool)
+    for name in claimed.cdi_devices[:_CDI]:
+        yield "CDI", text(name, limit=120)
+    published = claimed.published
+    if published is None:
+        return
+    for name, value in published.capacity[:_CDI]:
+        yield text(name, limit=40).shown, text(value, limit=40)
+    for taint in published.taints:
+        yield "taint", text(named([taint]).partition(" ")[2], limit=120)
 
 
 def _mark(state: str, holders: tuple[Holder, ...]) -> str:
@@ -314,13 +293,16 @@ def _state_words(state: str, holders: int) -> str:
     return f"held by {holders}" if state == "held" and holders > 1 else state
 
 
-def _attributes(reported: AdvertisedDevice | None) -> tuple[Text, ...]:
-    if reported is None:
-        return ()
-    found = dict(reported.attributes)
+def _attributes(status: DeviceStatus) -> tuple[Text, ...]:
+    identity, values = status.identity, list[str]()
+    if status.plugin is not None:
+        found = dict(status.plugin.device.attributes)
+        values = [found[name] for name in _ATTRIBUTES if found.get(name)]
+    elif status.device.claimed is not None and identity is not None:
+        values = [one for one in (identity.model, identity.pci_address, identity.uuid) if one]
     kept: list[Text] = []
     left = _ATTRIBUTES_LENGTH
-    for value in dict.fromkeys(found[name] for name in _ATTRIBUTES if found.get(name)):
+    for value in dict.fromkeys(values):
         shown = text(value, limit=40)
         left -= len(shown.shown) + 3
         if left < 0:
@@ -330,12 +312,12 @@ def _attributes(reported: AdvertisedDevice | None) -> tuple[Text, ...]:
 
 
 def _id(device: Device) -> tuple[str, Text, Text | None]:
-    """The id, split after its parent's name, or the parent beside it."""
-    parent = device.parent
-    shown = text(device.key.device, limit=_ID_LENGTH)
-    if not parent:
-        return "", shown, None
-    stem = spelled(parent)
-    if not shown.whole and shown.shown.startswith(stem) and shown.shown != stem:
-        return stem, Text(shown.shown.removeprefix(stem), shown.shown), None
-    return "", shown, text(parent, limit=_ID_LENGTH)
+    """The id, split after its parent's or its pool's name, or the parent beside it."""
+    parent, name = device.parent, device.key.device
+    pool = "" if device.claimed is None else f"{device.claimed.name.pool}/"
+    begin = parent if parent and name.startswith(parent) else pool if name.startswith(pool) else ""
+    shown, stem = text(name, limit=_ID_LENGTH), spelled(begin)
+    beside = text(parent, limit=_ID_LENGTH) if parent and begin != parent else None
+    if stem and not shown.whole and shown.shown.startswith(stem) and shown.shown != stem:
+        return stem, Text(shown.shown.removeprefix(stem), shown.shown if begin == parent else ""), beside
+    return "", shown, text(parent, limit=_ID_LENGTH) if parent else None

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.mapping.device_health import NOT_OFFERED
-from exporter.mapping.model import ClaimDevice, Container, Device, ResourceCounts, Snapshot
+from exporter.mapping.model import Container, ResourceCounts, Snapshot
 from exporter.mapping.state import Freshness, Moment, State
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import (
@@ -28,6 +28,7 @@ from exporter.web.pages.parts import (
     FindingList,
     Frame,
     PageChoice,
+    device_state,
     findings,
     freshness_banner,
     row_key,
@@ -85,14 +86,15 @@ class GroupHeader(Struct, frozen=True):
 
 
 class ResourceRow(Struct, frozen=True):
-    """One resource's counts; `bars` are (x, width, state). `alarming`: a device is unhealthy, or all are
-    gone.
+    """One resource's counts; `bars` are (x, width, state). `known`: so are its free devices. `alarming`: a
+    device is unhealthy, or all are gone.
     """
 
     key: str
     name: Text
     address: str
     counts: ResourceCounts
+    known: bool
     alarming: bool
     bars: tuple[tuple[int, int, str], ...]
     selected: bool
@@ -138,7 +140,7 @@ def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[s
     """
     state, snapshot = moment.state, moment.state.snapshot
     matcher = ItemMatcher.of(state, query.filters)
-    items: list[Device | ClaimDevice] = [*matcher.devices(snapshot), *matcher.claims(snapshot)]
+    items = matcher.devices(state.devices)
     kept = arranged(row_items(items, query.group, matcher), query.order, state)
     pages = max(1, -(-len(kept) // query.per_page))
     page = min(query.page, pages)
@@ -151,7 +153,7 @@ def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[s
         frame=Frame(moment, _title(moment, found), tag, "/", banner, seconds=False),
         query=query,
         triggers=", ".join(text(trigger, limit=120).shown for trigger in triggers) or "nothing",
-        notes=tuple(text(note, limit=300).shown for note in state.notes),
+        notes=tuple(text(note, limit=300).shown for note in dict.fromkeys((*state.notes, *state.problems))),
         findings=found,
         resources=resources(state, query),
         options=_options(snapshot, query),
@@ -179,10 +181,6 @@ def _title(moment: Moment, found: FindingList) -> str:
     return f"{mark}{text(moment.node).shown} · devicelens"
 
 
-def _known(state: State) -> int:
-    return len(state.snapshot.devices) + len(state.snapshot.claims)
-
-
 def _summary(
     state: State, query: PageQuery, *, found: int, rows: int, shown: Sequence[Cluster], page: int
 ) -> str:
@@ -190,7 +188,7 @@ def _summary(
     first, number = (page - 1) * query.per_page + 1, sum(len(cluster.shown) for cluster in shown)
     of = ""
     if state.taken_at is not None:
-        known = counted(_known(state), "device")
+        known = counted(len(state.devices), "device")
         of = f"{found} of {known}" if query.filters.any else known
     span = "" if rows <= query.per_page else f"{first} to {first + number - 1} of "
     if span and query.group is RowGroup.POD:
@@ -202,7 +200,7 @@ def _nothing(state: State, query: PageQuery) -> str:
     """Why there is no row."""
     if state.taken_at is None:
         return "This node's devices are unknown until the kubelet has answered."
-    if _known(state):
+    if state.devices:
         return "No device matches." if query.filters.any else ""
     if not state.snapshot.complete:
         return "No pod holds a device. This kubelet does not report free devices."
@@ -214,7 +212,8 @@ def _nothing(state: State, query: PageQuery) -> str:
 
 def _options(snapshot: Snapshot, query: PageQuery) -> dict[str, tuple[PageChoice, ...]]:
     filters = query.filters
-    resources = {d.key.resource for d in snapshot.devices} | {c.key.driver for c in snapshot.claims}
+    asked = {name for container in snapshot.containers for name in container.devices}
+    resources = {*snapshot.resources(), *asked}
     namespaces = {c.holder.namespace for c in snapshot.containers}
     return {
         "resource": _choices(resources, filters.resource),
@@ -268,20 +267,20 @@ def group_header(cluster: Cluster, state: State) -> GroupHeader | None:
             of=workload(state.pods, cluster.every[0].holders[0]),
         )
     name = names[1]
-    devices = [row.item for row in cluster.every if isinstance(row.item, Device)]
-    own = next((device for device in devices if device.key.device == name), None)
+    own = next((row for row in cluster.every if row.device.key.device == name), None)
     # The parent of shares has a page too, below its first share's resource.
-    resource = own.key.resource if own else cluster.every[0].resource
-    states = Counter(row.state(complete=state.snapshot.complete) for row in cluster.every)
+    resource = (own or cluster.every[0]).resource
+    states = Counter(device_state(row.status) for row in cluster.every)
     by_state = count_states(
         held=states["held"] + states[UNHEALTHY_HELD],
         held_unhealthy=states[UNHEALTHY_HELD],
         free=states["free"],
         unavailable=states["unhealthy"] + states[NOT_OFFERED],
+        alternatives=states["alternative"],
     )
     return GroupHeader(
         *(key, kind, text(name), f"{counts}: {by_state}", cluster.continued),
-        address=device_link(resource, name) if devices else "",
+        address=device_link(resource, name),
     )
 
 
@@ -297,10 +296,10 @@ def _by_resource(rows: Iterable[RowItem]) -> str:
 
 def resources(state: State, query: PageQuery) -> ResourceList:
     """Every resource's row."""
-    complete = state.snapshot.complete
+    known = state.snapshot.knows_all
     gone = {anomaly.resource for anomaly in state.anomalies if anomaly.kind == "plugin_gone"}
     rows = [
-        _resource_row(name, counts, complete=complete, gone=name in gone, query=query)
+        _resource_row(name, counts, known=known(name), gone=name in gone, query=query)
         for name, counts in state.resources().items()
     ]
     if len(rows) <= _RESOURCES + 2:
@@ -312,15 +311,16 @@ def resources(state: State, query: PageQuery) -> ResourceList:
     further = tuple(row for row in rows if row.key not in seen)
     alarming = sum(row.alarming for row in further)
     problems = f", {alarming} of them with problems" if alarming else ", without problems"
+    known_all = all(row.known for row in further)
     return ResourceList(
         first=tuple(row for row in rows if row.key in seen),
         further=further,
-        summary=f"{counted(len(further), 'more resource')}{problems if complete else ''}",
+        summary=f"{counted(len(further), 'more resource')}{problems if known_all else ''}",
     )
 
 
 def _resource_row(
-    name: str, counts: ResourceCounts, *, complete: bool, gone: bool, query: PageQuery
+    name: str, counts: ResourceCounts, *, known: bool, gone: bool, query: PageQuery
 ) -> ResourceRow:
     """A resource's row; its link sets or removes the filter."""
     shown = spelled(name)
@@ -331,32 +331,35 @@ def _resource_row(
         name=text(name),
         address=address(replace(query, filters=link, page=1)),
         counts=counts,
-        alarming=complete and (counts.unhealthy > 0 or gone),
-        bars=bars(counts, complete=complete),
+        known=known,
+        alarming=known and (counts.unhealthy > 0 or gone),
+        bars=bars(counts, known=known),
         selected=selected,
     )
 
 
-def bars(counts: ResourceCounts, *, complete: bool) -> tuple[tuple[int, int, str], ...]:
-    """A bar of width 1000 as (x, width, state): held, unhealthy, free; few devices have a cell each."""
-    known = counts.known
-    if known == 0:
+def bars(counts: ResourceCounts, *, known: bool) -> tuple[tuple[int, int, str], ...]:
+    """A bar of width 1000 as (x, width, state): held, unhealthy, free; few devices have a cell each.
+    `known`: free and unhealthy devices are known.
+    """
+    number = counts.known
+    if number == 0:
         return ()
-    unhealthy = counts.unhealthy if complete else 0
-    parts = (("held", known - unhealthy - counts.free), ("unhealthy", unhealthy), ("free", counts.free))
-    if known <= _CELLS:
+    unhealthy = counts.unhealthy if known else 0
+    parts = (("held", number - unhealthy - counts.free), ("unhealthy", unhealthy), ("free", counts.free))
+    if number <= _CELLS:
         states = [state for state, count in parts for _ in range(count)]
-        gap = 6 if known > 1 else 0
-        edges = [_BAR * i // known for i in range(known + 1)]
+        gap = 6 if number > 1 else 0
+        edges = [_BAR * i // number for i in range(number + 1)]
         return tuple(
-            (edges[i], edges[i + 1] - edges[i] - (gap if i < known - 1 else 0), state)
+            (edges[i], edges[i + 1] - edges[i] - (gap if i < number - 1 else 0), state)
             for i, state in enumerate(states)
         )
     found: list[tuple[int, int, str]] = []
     x = done = 0
     for state, count in parts:
         done += count
-        edge = _BAR * done // known
+        edge = _BAR * done // number
         if count:
             found.append((min(x, _BAR - 4), max(edge - x, 4), state))  # wide enough to see
         x = edge

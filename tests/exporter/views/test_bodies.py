@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from exporter.mapping.device_status import device_statuses
 from exporter.mapping.holdings import HoldingTracker
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import NO_REPORTS, ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder
+from exporter.mapping.model import NO_REPORTS, ClaimHolding, Holder
 from exporter.mapping.state import Moment, State
 from exporter.views import bodies, documents
 from exporter.views.bodies import LATELY, ListBodies
@@ -53,12 +53,9 @@ class States:
             for number, (resource, name) in enumerate(DEVICES)
             if number != step["gone"]
         ]
-        shared = ClaimDeviceKey("gpu.example.com", "pool", "gpu-0")
-        through = tuple(ClaimHolder(Holder("n", pod, "main"), "n", "wish") for pod in sorted(step["claimed"]))
-        snapshot = scene.snapshot(
-            *[known[one.key] if known.get(one.key) == one else one for one in made],
-            claims=[ClaimDevice(shared, through)] if through else (),
-        )
+        through = [ClaimHolding(Holder("n", pod, "main"), "n", "wish") for pod in sorted(step["claimed"])]
+        made += [scene.claimed("gpu-0", *through)] if through else []
+        snapshot = scene.snapshot(*[known[one.key] if known.get(one.key) == one else one for one in made])
         self._holdings.advance(snapshot, 1.0)
         parts = (snapshot, self._holdings.since, _PODS if step["identified"] else {}, NO_REPORTS)
         self._last = State(

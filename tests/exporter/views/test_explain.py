@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from exporter.mapping.anomalies import find, no_longer_offered
 from exporter.mapping.device_ids import BUILT_IN_RULES, DeviceKind, IdReader, read_id, rule
-from exporter.mapping.dra import ChosenDevice, PodDevices
+from exporter.mapping.dra import ChosenDevice, PodDevices, PublishedDevice, PublishedName, SourceStatus, Taint
 from exporter.mapping.holdings import HeldSince
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
@@ -17,9 +17,7 @@ from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
     Anomaly,
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    ClaimHolding,
     DeviceKey,
     Doubt,
     Holder,
@@ -64,7 +62,7 @@ SNAPSHOT = scene.snapshot(
     device("0000:3b:00.0", resource=NIC),
     device("0000:3b:00.0", B, resource="other.example/nic"),
     device("odd\x1bid", resource=NIC),
-    claims=[ClaimDevice(ClaimDeviceKey("dra.example", "pool-a", "gpu-0"), (ClaimHolder(A, "ml", "shared"),))],
+    scene.claimed("gpu-0", ClaimHolding(A, "ml", "shared"), driver="dra.example", cdi=["dra.example/gpu=7"]),
 )
 STATE = scene.state(
     SNAPSHOT,
@@ -82,6 +80,9 @@ def _words(device: str, resource: str = "", state: State = STATE, now: float = 1
     return " ".join(sentences(_found(device, resource, state), state, now=now, stale_after=60.0))
 
 
+CLAIMED = DeviceKey("dra.example", "pool-a/gpu-0")
+
+
 @pytest.mark.parametrize(
     ("device", "resource", "key", "subject"),
     [
@@ -95,7 +96,9 @@ def _words(device: str, resource: str = "", state: State = STATE, now: float = 1
         # What is behind shares; a claimed device; a part of one id alone.
         ("GPU-7", "", DeviceKey("", "GPU-7"), Subject.PARENT),
         ("nvidia3", "mig-1g", DeviceKey("", "nvidia3"), Subject.PARENT),
-        ("gpu-0", "", DeviceKey("", "gpu-0"), Subject.CLAIMED),
+        ("gpu-0", "", CLAIMED, Subject.DEVICE),
+        ("pool-a/gpu-0", "", CLAIMED, Subject.DEVICE),
+        ("dra.example/gpu=7", "", CLAIMED, Subject.DEVICE),
         ("gi2/vgpu", "", DeviceKey("nvidia.com/mig-1g", "nvidia3/gi2/vgpu4"), Subject.DEVICE),
         ("gpu-7::2", "", DeviceKey(SHARED, "GPU-7::2"), Subject.DEVICE),
     ],
@@ -182,8 +185,10 @@ SENTENCES = {
     ),
     ("0000:3b:00.0", NIC): ("other.example/nic also has a device of this id.",),
     ("gpu-0", ""): (
-        "gpu-0 is allocated through ResourceClaims by a DRA driver, not by a device plugin. ml/llama-0 (",
-        "driver dra.example (pool pool-a) through the claim ml/shared since 1970-01-01 00:15:00 UTC.",
+        "pool-a/gpu-0 of dra.example is the device gpu-0 in the pool pool-a of the DRA driver dra.example: ",
+        "ml/llama-0 (container trainer, uid uid-1) holds it through the claim ml/shared since 1970-01-01 ",
+        "Health: health not reported (no pod's status reports it, and no taint).",
+        "No ResourceSlice names it: its model, NUMA node, capacity and taints are unknown.",
     ),
 }
 
@@ -193,6 +198,76 @@ def test_facts_are_sentences(device: str, resource: str) -> None:
     found = _words(device, resource)
     for words in SENTENCES[device, resource]:
         assert words in found
+
+
+def _claimed(state: State) -> str:
+    return " ".join(sentences(_found("gpu-0", "", state), state, now=1002.0, stale_after=60.0))
+
+
+def test_a_claimed_device_has_what_its_slice_and_its_claims_say() -> None:
+    admin = Holder("ops", "watcher", "main")
+    published = PublishedDevice(
+        PublishedName("gpu.example.com", "pool-a", "gpu-0"),
+        uuid="GPU-5e1f",
+        model="H100",
+        capacity=(("memory", "80Gi"),),
+        taints=(Taint("example.com/xid", "79", "NoExecute", 900.0),),
+        shareable=True,
+    )
+    one = scene.claimed(
+        *("gpu-0", ClaimHolding(A, "ml", "mine", "share-1", "r", GPU, admin=False)),
+        ClaimHolding(admin, "ops", "watch", admin=True),
+        published=published,
+        allocatable=False,
+        numa_nodes=(1,),
+    )
+    shown = scene.snapshot(one, published=["gpu.example.com"])
+    found = _claimed(scene.state(shown, at=1000.0, anomalies=()))
+    for words in (
+        f"holds it through the claim ml/mine (share share-1), requested as {GPU} since ",
+        "It is also used for administration by ops/watcher (container main) through the claim ops/w",
+        "Health: tainted since 1970-01-01 00:15:00 UTC: taint example.com/xid=79:NoExecute (its Resource",
+        "It is on NUMA node 1, published by its driver.",
+        "Its model is H100. Its UUID is GPU-5e1f. Its capacity is memory 80Gi. Several claims may hold it ",
+        "It has the taint example.com/xid=79:NoExecute since 1970-01-01 00:15:00 UTC.",
+    ):
+        assert words in found, words
+    assert "plugin" not in found
+
+
+@pytest.mark.parametrize(("admin", "said"), [(None, True), (False, False)])
+def test_several_claims_that_cannot_be_read_are_perhaps_for_administration(admin: bool, said: bool) -> None:
+    claims = [ClaimHolding(holder, holder.namespace, "c", admin=admin) for holder in (A, B)]
+    found = _claimed(scene.state(scene.snapshot(scene.claimed("gpu-0", *claims)), at=1000.0))
+    assert ("Several claims hold it, perhaps for administration" in found) is said
+
+
+def test_without_slices_the_missing_right_is_named() -> None:
+    sources = (SourceStatus("slices", up=False, problem="no right to list resourceslices"),)
+    one = scene.claimed("gpu-0", ClaimHolding(A, "ml", "mine"))
+    found = _claimed(scene.state(scene.snapshot(one), at=1000.0, sources=sources))
+    assert "No ResourceSlice names it" in found
+    assert "no right to list resourceslices." in found
+
+
+def test_an_alternative_names_the_partition_that_counts() -> None:
+    half = scene.claimed("half", parent="pool-a/gpu-0", alternative=True)
+    whole, other = scene.claimed("gpu-0"), scene.claimed("half", driver="other", parent="pool-a/gpu-0")
+    state = scene.state(scene.snapshot(half, whole, other, published=["gpu.example.com"]), at=1000.0)
+    found = _found("pool-a/half", "gpu.example.com", state)
+    assert found.why_nobody == "no pod holds it; another partition of pool-a/gpu-0 is counted in its place"
+    # A driver's names say nothing about another driver's devices.
+    facts = _found("pool-a/gpu-0", "", state)
+    assert [part.key.resource for part in facts.parts] == ["gpu.example.com"]
+
+
+def test_a_name_of_several_claimed_devices_is_ambiguous() -> None:
+    both = [scene.claimed("gpu-0", pool=pool, cdi=["x/y=claim"]) for pool in ("a", "b")]
+    state = scene.state(scene.snapshot(*both), at=1000.0)
+    for name in ("gpu-0", "x/y=claim"):
+        with pytest.raises(AmbiguousDevice, match="name of several devices"):
+            _found(name, "", state)
+    assert _found("b/gpu-0", "", state).key.device == "b/gpu-0"
 
 
 def _advertised(report: AdvertisedDevice, **changes: Any) -> PluginReports:
@@ -261,7 +336,7 @@ def test_unconfirmed_holder_is_named_with_the_reason_and_the_end_of_the_doubt() 
 
 
 def test_physical_device_that_another_scheduler_chose_is_named_or_said_to_be_unprovable() -> None:
-    holder = SNAPSHOT.devices[0].holders[0]
+    holder = A
     pod = PodIdentity(
         holder.namespace, holder.pod, "uid", devices=PodDevices(unreadable="volcano.sh/gpu-index")
     )
@@ -269,7 +344,7 @@ def test_physical_device_that_another_scheduler_chose_is_named_or_said_to_be_unp
     assert (
         f"Which physical device {holder.namespace}/{holder.pod} uses is not provable: the pod's annotation "
         "volcano.sh/gpu-index cannot be read."
-    ) in _words(SNAPSHOT.devices[0].key.device, state=state)
+    ) in _words("GPU-0", state=state)
     chosen = replace(pod, devices=PodDevices(chosen=(ChosenDevice("HAMi", holder.container, "GPU-1"),)))
     state = replace(STATE, pods={pod.key: chosen})
     assert "HAMi chose GPU-1 for it, whatever the id says (pod annotation)." in _words("GPU-0", state=state)
@@ -381,10 +456,6 @@ def test_every_device_of_any_answer_can_be_explained(
         assert found.key == one.key or found.key.device == one.key.device
         assert all(sentences(found, state, now=2.0, stale_after=60.0))
         assert bool(one.holders) == (found.why_nobody == "")
-    for claim in snapshot.claims:
-        if not any(claim.key.device in {d.key.device, d.parent} for d in snapshot.devices):
-            found = explain(state, claim.key.device, reader=read_id)
-            assert found.subject is Subject.CLAIMED
 
 
 def test_before_the_first_answer_nothing_is_known_to_be_absent() -> None:

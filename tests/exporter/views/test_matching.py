@@ -8,23 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import exporter.mapping
+from exporter.mapping.device_status import DeviceStatus
+from exporter.mapping.dra import PublishedDevice, PublishedName, Taint
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     Anomaly,
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
-    DeviceKey,
+    ClaimHolding,
+    Device,
     Holder,
     Snapshot,
 )
+from exporter.mapping.state import State
 from exporter.views.matching import ItemMatcher, states
 from exporter.views.query import CLAIM_FILTERS, Filters, QueryError, StateFilter, parse_list
 from exporter.views.schema import KINDS
 from exporter.views.wording import spelled
 from harness import scene
-from harness.scene import device
+from harness.scene import GPU, device
 
 
 def filters(text: str) -> Filters:
@@ -35,25 +36,30 @@ def filters(text: str) -> Filters:
 
 
 def ids(snapshot: Snapshot, text: str) -> list[str]:
-    return [d.key.device for d in ItemMatcher(filters(text)).devices(snapshot)]
+    return found(State(snapshot=snapshot), filters(text))
+
+
+def found(state: State, kept: Filters) -> list[str]:
+    return [one.device.key.device for one in ItemMatcher.of(state, kept).devices(state.devices)]
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         ("resource=nvidia.com/gpu.shared", "GPU-7::0 GPU-7::1"),
+        ("resource=gpu.example.com", "pool-a/gpu-0"),
         ("resource=nvidia.com/gp", ""),
         ("namespace=ml", "GPU-0 GPU-1"),
         ("namespace=m", ""),
         ("pod=LLAMA", "GPU-0 GPU-1"),
         ("device=gpu-7", "GPU-7::0 GPU-7::1"),
-        ("state=held", "GPU-0 GPU-1 GPU-2 GPU-7::0"),
+        ("state=held", "pool-a/gpu-0 GPU-0 GPU-1 GPU-2 GPU-7::0"),
         ("state=free", "GPU-3 GPU-4 GPU-5 GPU-6 GPU-7::1"),
         ("state=unhealthy", "GPU-2"),
         ("q=Blender", "GPU-2"),
         ("q=ml/llama-0", "GPU-0 GPU-1"),
         ("q=uid-1", "GPU-0 GPU-1"),
-        ("q=shared", "GPU-7::0 GPU-7::1"),
+        ("q=shared", "pool-a/gpu-0 GPU-7::0 GPU-7::1"),
         ("q=nobody", ""),
         ("state=held&resource=nvidia.com/gpu.shared", "GPU-7::0"),
     ],
@@ -79,38 +85,62 @@ def test_devices(snapshot: Snapshot, text: str, found: str) -> None:
     ],
 )
 def test_pods(snapshot: Snapshot, text: str, found: str) -> None:
-    assert sorted(pod for _, pod in ItemMatcher(filters(text)).pods(snapshot)) == found.split()
+    pods = ItemMatcher(filters(text)).pods(State(snapshot=snapshot))
+    assert sorted(pod for _, pod in pods) == found.split()
 
 
 A, B = Holder("ml", "train-0", "main", "uid-a"), Holder("web", "serve-1", "server")
-CLAIMS = (
-    ClaimDevice(
-        ClaimDeviceKey("gpu.nvidia.com", "worker-3", "gpu-0"),
-        (ClaimHolder(A, "ml", "mine"), ClaimHolder(B, "web", "ours")),
-        ("GPU=claim-1",),
+ADMIN = Holder("ops", "watcher", "main")
+NAME = PublishedName("nic.example.com", "pool-b", "Eth-1")
+CLAIMED = scene.snapshot(
+    scene.claimed(
+        *("gpu-0", ClaimHolding(A, "ml", "mine", "", "r", GPU), ClaimHolding(B, "web", "ours")),
+        ClaimHolding(ADMIN, "ops", "watch", admin=True),
+        driver="gpu.nvidia.com",
+        pool="worker-3",
+        cdi=["GPU=claim-1"],
     ),
-    ClaimDevice(
-        ClaimDeviceKey("nic.example.com", "pool-b", "Eth-1", "share-7"), (ClaimHolder(B, "web", "ours"),)
+    scene.claimed(
+        *("Eth-1", ClaimHolding(B, "web", "ours", "share-7")),
+        driver="nic.example.com",
+        pool="pool-b",
+        published=PublishedDevice(
+            NAME,
+            uuid="U-1",
+            pci_address="0000:3b:00.0",
+            model="ConnectX",
+            attributes=(("link", "infiniband"),),
+            taints=(Taint("nic.example.com/link", "down", "NoExecute"),),
+        ),
+        allocatable=False,
     ),
-    ClaimDevice(ClaimDeviceKey("nic.example.com", "pool-b", "eth-2"), ()),
+    scene.claimed("eth-2", driver="nic.example.com", pool="pool-b"),
+    scene.claimed("eth-3", driver="nic.example.com", pool="pool-b", parent="pool-b/Eth-1", alternative=True),
+    published=["nic.example.com"],
 )
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "gpu-0 Eth-1 eth-2"),
-        ("driver=nic.example.com", "Eth-1 eth-2"),
+        ("", "gpu-0 Eth-1 eth-2 eth-3"),
+        ("driver=nic.example.com", "Eth-1 eth-2 eth-3"),
         ("driver=nic", ""),
-        ("resource=nic.example.com", "Eth-1 eth-2"),
-        ("resource=nvidia.com/gpu", ""),
-        ("state=held", "gpu-0 Eth-1 eth-2"),
-        ("state=free", ""),
+        ("resource=nic.example.com", "Eth-1 eth-2 eth-3"),
+        # What a holder asked by.
+        ("resource=nvidia.com/gpu", "gpu-0"),
+        ("resource=gpu", "gpu-0"),
+        ("state=held", "gpu-0 Eth-1"),
+        ("state=free", "eth-2"),
+        # A health that nobody reports is not bad.
+        ("state=unhealthy", "Eth-1"),
         ("pool=worker-3", "gpu-0"),
-        ("device=ETH", "Eth-1 eth-2"),
+        ("device=ETH", "Eth-1 eth-2 eth-3"),
         ("claim=ours", "gpu-0 Eth-1"),
         ("claim=our", ""),
+        ("claim=watch", ""),
         ("namespace=ml", "gpu-0"),
+        ("namespace=ops", ""),
         ("pod=serve", "gpu-0 Eth-1"),
         # One holder must have all of it.
         ("namespace=ml&pod=serve", ""),
@@ -118,15 +148,34 @@ CLAIMS = (
         ("claim=ours&namespace=web&driver=nic.example.com", "Eth-1"),
         ("q=SHARE-7", "Eth-1"),
         ("q=web/ours", "gpu-0 Eth-1"),
+        ("q=ops/watcher", "gpu-0"),
         ("q=uid-a", "gpu-0"),
         ("q=gpu=CLAIM-1", "gpu-0"),
+        ("q=nvidia.com/gpu", "gpu-0"),
+        ("q=u-1", "Eth-1"),
+        ("q=3b:00", "Eth-1"),
+        ("q=connectx", "Eth-1"),
+        ("q=link infini", "Eth-1"),
+        ("q=link=down:NoExecute", "Eth-1"),
         ("q=nothing", ""),
     ],
 )
-def test_claims(text: str, found: str) -> None:
-    kept = ItemMatcher(filters(text)).claims(Snapshot(claims=CLAIMS))
-    assert [claim.key.device for claim in kept] == found.split()
-    assert set(kept) <= set(CLAIMS), "a claimed device keeps all its holders"
+def test_claimed_devices(text: str, found: str) -> None:
+    kept = [name.rpartition("/")[2] for name in ids(CLAIMED, text)]
+    assert kept == found.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("claim=mine", "train-0"),
+        ("resource=gpu", "train-0"),
+        ("driver=nic.example.com", "serve-1"),
+        ("q=ours", "serve-1"),
+    ],
+)
+def test_pods_by_their_own_claims(text: str, found: str) -> None:
+    assert [pod for _, pod in ItemMatcher(filters(text)).pods(State(snapshot=CLAIMED))] == found.split()
 
 
 ANOMALIES = (
@@ -188,13 +237,14 @@ def test_containers_with_cpus_or_memory(snapshot: Snapshot, text: str, count: in
 
 def test_a_device_of_several_pods_keeps_its_holders_and_only_matching_pods_are_kept() -> None:
     both = scene.snapshot(device("d", Holder("a", "one", "c"), Holder("b", "two", "c")))
-    assert ItemMatcher(Filters(namespace="a")).devices(both) == list(both.devices)
-    assert ItemMatcher(Filters(q="two")).pods(both) == {("b", "two")}
+    state = State(snapshot=both)
+    assert ItemMatcher(Filters(namespace="a")).devices(state.devices) == list(state.devices)
+    assert ItemMatcher(Filters(q="two")).pods(state) == {("b", "two")}
 
 
 def test_an_unknown_health_matches_no_health() -> None:
     held = device("d", A, ok=False)
-    assert states(held, complete=False) == {StateFilter.HELD}
+    assert states(DeviceStatus(held)) == {StateFilter.HELD}
     assert ids(Snapshot(devices=(held,), complete=False), "state=unhealthy") == []
 
 
@@ -202,13 +252,17 @@ def test_an_unknown_health_matches_no_health() -> None:
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_a_text_as_it_is_shown_finds_its_item(name: str, other: str) -> None:
     shown = spelled(name).strip()
-    matcher = ItemMatcher(Filters(driver=spelled(name), device=shown, q=shown))
-    assert matcher.claim(ClaimDevice(ClaimDeviceKey(name, other, name), ()))
-    assert ItemMatcher(Filters(device=shown, q=shown)).device(device(name), complete=True)
+    kept = Filters(driver=spelled(name), device=shown, q=shown)
+    assert _matches(scene.claimed(name, driver=name, pool=other), kept)
+    assert _matches(device(name), Filters(device=shown, q=shown))
     try:
         parse_list([("driver", name), ("q", other)], CLAIM_FILTERS)
     except QueryError:
         assert len(name) > 512 or len(other) > 512
+
+
+def _matches(one: Device, kept: Filters) -> bool:
+    return ItemMatcher(kept).device(DeviceStatus(one))
 
 
 def test_q_searches_workloads_and_reports_of_plugins_too(snapshot: Snapshot) -> None:
@@ -219,14 +273,10 @@ def test_q_searches_workloads_and_reports_of_plugins_too(snapshot: Snapshot) -> 
         ("ml", "llama-0"): PodIdentity("ml", "llama-0", "u", workload=Workload("StatefulSet", "Llama")),
         ("dra", "shared-1"): PodIdentity("dra", "shared-1", "u", workload=Workload("Job", "sharing")),
     }
-    plugins = {DeviceKey("nvidia.com/gpu", "GPU-3"): report}
-
-    def matcher(q: str) -> ItemMatcher:
-        return ItemMatcher(Filters(q=q), pods, plugins)
-
-    assert [d.key.device for d in matcher("statefulset llama").devices(snapshot)] == ["GPU-0", "GPU-1"]
+    state = scene.state(snapshot, at=1.0, pods=pods, advertised=scene.reported({"GPU-3": report}))
+    assert found(state, Filters(q="statefulset llama")) == ["GPU-0", "GPU-1"]
     for q in ("h100", "model h", "/dev/nvidia3", "b-1", "xid"):
-        assert [d.key.device for d in matcher(q).devices(snapshot)] == ["GPU-3"], q
+        assert found(state, Filters(q=q)) == ["GPU-3"], q
     assert ids(snapshot, "q=h100") == []
-    assert len(matcher("job sharing").claims(snapshot)) == 1
-    assert matcher("statefulset").pods(snapshot) == {("ml", "llama-0")}
+    assert found(state, Filters(q="job sharing")) == ["pool-a/gpu-0"]
+    assert ItemMatcher.of(state, Filters(q="statefulset")).pods(state) == {("ml", "llama-0")}

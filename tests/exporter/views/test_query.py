@@ -59,7 +59,9 @@ def test_empty_fields_of_a_form_are_not_given() -> None:
     assert not parse_page([("q", "  ")]).filters.any
 
 
-PARAMETERS = "one of q, resource, namespace, pod, device, state, sort, group, page, per_page"
+PARAMETERS = (
+    "one of q, resource, namespace, pod, device, state, driver, pool, claim, sort, group, page, per_page"
+)
 COLUMNS = "one of device, resource, state, pod, since, numa, with a - before it"
 
 

@@ -1,5 +1,7 @@
 """exporter.views.verdict and exporter.views.health: the worst that is known, in a severity and a sentence."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,13 +9,12 @@ from msgspec.structs import replace
 
 from exporter.mapping.device_health import DeviceHealth
 from exporter.mapping.device_ids import read_id
+from exporter.mapping.dra import PublishedDevice, PublishedName, Taint
 from exporter.mapping.model import (
     NO_REPORTS,
     AdvertisedDevice,
     Anomaly,
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    ClaimHolding,
     Container,
     Device,
     Doubt,
@@ -24,12 +25,12 @@ from exporter.mapping.model import (
 from exporter.mapping.state import Freshness, State
 from exporter.views.explain import explain, sentences
 from exporter.views.health import health_of_parts
-from exporter.views.verdict import Severity, Verdict, claim_verdict, device_verdict, pod_verdict, worst
+from exporter.views.verdict import Severity, Verdict, device_verdict, pod_verdict, worst
 from harness import scene
 from harness.scene import GPU, device
 
 A, B = Holder("ml", "llama-0", "trainer"), Holder("web", "vllm-0", "server")
-CLAIM = ClaimDevice(ClaimDeviceKey("gpu.example", "pool", "gpu-0"), (ClaimHolder(A, "ml", "wish"),))
+CLAIM = scene.claimed("gpu-0", ClaimHolding(A, "ml", "wish"))
 FRESH = Freshness.FRESH
 
 
@@ -85,48 +86,62 @@ def test_the_worst_is_critical_then_warning_then_unknown(severities: list[Severi
 _MEMORY = (PinnedMemory("memory", (0,), 1 << 30), PinnedMemory("memory", (1,), 1 << 30))
 
 
+def pod(container: Container, *devices: Device, complete: bool = True, **facts: Any) -> Verdict:
+    state = scene.state(scene.snapshot(*devices, complete=complete), at=1.0, anomalies=())
+    return pod_verdict([container], state.devices, facts.pop("anomalies", ()), freshness=FRESH, **facts)
+
+
 @pytest.mark.parametrize(
-    ("container", "devices", "claimed", "severity", "sentence"),
+    ("container", "devices", "severity", "sentence"),
     [
         (
             Container(A, cpu_ids=(0, 1), memory=_MEMORY),
-            [device("d", A)],
-            [CLAIM],
+            [device("d", A), device("e", A)],
             Severity.OK,
-            "It holds 1 device, 1 claimed device, 2 exclusive CPUs and 2 GiB memory.",
+            "It holds 2 devices, 2 exclusive CPUs and 2 GiB memory.",
         ),
-        (Container(A), [], [CLAIM], Severity.OK, "It holds 1 claimed device."),
+        # Nobody reports the health of a claimed device.
+        (Container(A), [CLAIM], Severity.UNKNOWN, "It holds 1 device; its health is not reported."),
+        (
+            Container(A),
+            [CLAIM, device("d", A)],
+            Severity.UNKNOWN,
+            "It holds 2 devices; the health of 1 is not reported.",
+        ),
         (
             Container(A),
             [device("d", A), device("e", A, ok=False)],
-            [],
             Severity.CRITICAL,
             "1 of its 2 devices is unhealthy; it holds 2 devices.",
         ),
     ],
 )
 def test_a_pod_has_everything_that_it_holds(
-    container: Container,
-    devices: list[Device],
-    claimed: list[ClaimDevice],
-    severity: Severity,
-    sentence: str,
+    container: Container, devices: list[Device], severity: Severity, sentence: str
 ) -> None:
-    found = pod_verdict([container], devices, claimed, (), complete=True, freshness=FRESH)
-    assert found == Verdict(severity, sentence)
+    assert pod(container, *devices) == Verdict(severity, sentence)
+
+
+def test_a_pod_that_administers_devices_does_not_hold_them() -> None:
+    words = "It holds nothing; it uses 3 devices for administration."
+    assert pod(Container(A), administers=3) == Verdict(Severity.OK, words)
 
 
 def test_a_pod_whose_devices_have_no_known_health() -> None:
-    found = pod_verdict([Container(A)], [device("d", A, ok=False)], (), (), complete=False, freshness=FRESH)
+    found = pod(Container(A), device("d", A, ok=False), complete=False)
     assert found == Verdict(Severity.UNKNOWN, "It holds 1 device.")
     split = [Anomaly("numa_split", GPU, holder=A)]
-    found = pod_verdict([Container(A)], [device("d", A)], (), split, complete=True, freshness=FRESH)
-    assert found.severity is Severity.WARNING
+    assert pod(Container(A), device("d", A), anomalies=split).severity is Severity.WARNING
 
 
 def test_a_claimed_device() -> None:
-    assert claim_verdict([CLAIM], FRESH) == Verdict(Severity.OK, "Held by 1 pod through 1 claim.")
-    assert claim_verdict([CLAIM], Freshness.STALE).severity is Severity.UNKNOWN
+    """A health that no source reports is never OK."""
+    words = "Health not reported; held by 1 pod through 1 claim."
+    assert verdict(CLAIM) == Verdict(Severity.UNKNOWN, words)
+    taint = Taint("example.com/xid", "79", "NoExecute")
+    published = PublishedDevice(PublishedName("gpu.example.com", "pool-a", "gpu-0"), taints=(taint,))
+    ill = scene.claimed("gpu-0", ClaimHolding(A, "ml", "wish"), published=published, allocatable=False)
+    assert verdict(ill) == Verdict(Severity.CRITICAL, "Unhealthy; held by 1 pod through 1 claim.")
 
 
 # --- physical devices -----------------------------------------------------------------------------------
@@ -189,15 +204,13 @@ def test_a_holder_that_the_kubelet_has_not_listed_since_its_restart_is_a_warning
     doubts = {A[:2]: Doubt("its uid is unknown", 900.0, 1200.0)}
     words = ", not confirmed since the kubelet restarted."
     whole, part = device("d", A), device("G::0", A, parent="G")
-    shown = replace(scene.snapshot(whole, part, claims=[CLAIM]), unconfirmed=doubts)
+    shown = replace(scene.snapshot(whole, part, CLAIM), unconfirmed=doubts)
     state = scene.state(shown, at=1000.0, anomalies=())
     for name in ("d", "G", "gpu-0"):
         found = device_verdict(explain(state, name, reader=read_id), FRESH)
         assert found.severity is Severity.WARNING
         assert found.sentence.endswith(words)
-    found = claim_verdict([CLAIM], FRESH, unconfirmed=True)
-    assert (found.severity, found.sentence.endswith(words)) == (Severity.WARNING, True)
-    found = pod_verdict([Container(A)], [whole], [], (), complete=True, freshness=FRESH, unconfirmed=True)
+    found = pod(Container(A), whole, unconfirmed=True)
     assert found == Verdict(Severity.WARNING, f"It holds 1 device{words}")
 
 

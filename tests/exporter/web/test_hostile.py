@@ -110,7 +110,11 @@ def hidden(text: str) -> list[str]:
 
 
 async def test_documents_have_every_name_as_it_is(client: Client) -> None:
-    devices = (await read(client, "devices", DevicesDocument)).devices
+    every = (await read(client, "devices", DevicesDocument)).devices
+    claimed = [d for d in every if d.claimed is not None]
+    assert {(d.resource, d.device) for d in claimed} == {(name, f"{name}/{name}") for name in NAMES}
+    assert all(d.claimed and {*d.claimed.cdi_devices, d.claimed.pool} == {d.resource} for d in claimed)
+    devices = [d for d in every if d.claimed is None]
     assert {d.device for d in devices} == {d.resource for d in devices} - {GPU} == NAMES
     held = [d for d in devices if d.holders]
     assert len(held) == len(NAMES)

@@ -9,11 +9,13 @@ from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 
 from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, rule
+from exporter.mapping.dra import PublishedDevice, PublishedName, SourceStatus, Taint
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
     Anomaly,
+    ClaimHolding,
     Doubt,
     Holder,
     PluginReport,
@@ -23,6 +25,7 @@ from exporter.mapping.model import (
 from exporter.mapping.state import Failure, State
 from exporter.views import schema
 from exporter.web.app import build
+from harness import scene
 from harness.page_reader import Client, read_json
 from harness.scene import GPU, START
 
@@ -141,7 +144,7 @@ async def test_the_last_good_mapping_has_its_age_the_error_and_an_anomaly_once_s
     for passed, freshness in ((10.0, "ageing"), (70.0, "stale")):
         world.now = START + passed
         found = await read_json(client, "/api/v1/devices")
-        assert (found["freshness"], found["age_seconds"], len(found["devices"])) == (freshness, passed, 9)
+        assert (found["freshness"], found["age_seconds"], len(found["devices"])) == (freshness, passed, 10)
         assert found["error"] == {**error, "since": "2026-10-28T22:41:08.250Z"}
     assert await get(client, "anomalies", kind="stale") == [
         {
@@ -176,6 +179,7 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
         "confirmed": True,
         "chosen": None,
         "provable": True,
+        "requested_as": GPU,
     }
     assert by_id["GPU-0"] == {
         "resource": GPU,
@@ -187,6 +191,7 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
         "plugin": None,
         "no_longer_offered_since": None,
         "identity": None,
+        "claimed": None,
     }
     (claimed,) = [d for d in devices if d["resource"] == "gpu.example.com"]
     assert claimed["identity"] == {"uuid": "", "pci_address": "", "model": "", "driver": "gpu.example.com"}
@@ -194,6 +199,68 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
     assert (by_id["GPU-7::1"]["holders"], by_id["GPU-7::0"]["parent"]) == ([], "GPU-7")
     (holder,) = by_id["GPU-7::0"]["holders"]
     assert (holder["pod_uid"], holder["since_exact"]) == (None, False)
+
+
+async def test_a_claimed_device_has_what_its_slice_and_its_claims_say(
+    client: Client, world: SimpleNamespace
+) -> None:
+    mine = ClaimHolding(Holder("ml", "train-0", "main", "u"), "ml", "mine", "s-1", "r", GPU, admin=False)
+    admin = ClaimHolding(Holder("ops", "watcher", "main"), "ops", "watch", admin=True)
+    published = PublishedDevice(
+        PublishedName("gpu.example.com", "pool-a", "gpu-0"),
+        capacity=(("memory", "80Gi"),),
+        attributes=(("cores", "7"),),
+        taints=(Taint("example.com/xid", "79", "NoExecute", START),),
+        shareable=True,
+    )
+    held = scene.claimed("gpu-0", mine, admin, published=published, allocatable=False)
+    spare = scene.claimed("half", published=published, alternative=True)
+    world.publish(scene.snapshot(held, spare, published=["gpu.example.com"]))
+    first, second = await get(client, "devices")
+    (holder,) = first["holders"]
+    assert (holder["pod"], holder["requested_as"]) == ("train-0", GPU)
+    assert first["healthy"] is False
+    now = "2026-10-28T22:41:03.250Z"
+    no_share = {"share_id": None, "request": None, "requested_as": None, "admin": True}
+    assert first["claimed"] == {
+        "driver": "gpu.example.com",
+        "pool": "pool-a",
+        "device": "gpu-0",
+        "cdi_devices": [],
+        "capacity": {"memory": "80Gi"},
+        "attributes": {"cores": "7"},
+        "taints": [{"key": "example.com/xid", "value": "79", "effect": "NoExecute", "since": now}],
+        "shareable": True,
+        "alternative": False,
+        "through": [
+            {
+                "namespace": "ml",
+                "pod": "train-0",
+                "container": "main",
+                "claim_namespace": "ml",
+                "claim": "mine",
+                "share_id": "s-1",
+                "request": "r",
+                "requested_as": GPU,
+                "admin": False,
+            },
+            {
+                "namespace": "ops",
+                "pod": "watcher",
+                "container": "main",
+                "claim_namespace": "ops",
+                "claim": "watch",
+                **no_share,
+            },
+        ],
+    }
+    assert (second["claimed"]["alternative"], second["holders"]) == (True, [])
+    (claim,) = await get(client, "claims")
+    assert (claim["share_id"], [h["pod"] for h in claim["holders"]]) == ("s-1", ["train-0"])
+    (counts,) = await get(client, "resources")
+    assert (counts["known"], counts["allocated"], counts["free"], counts["alternatives"]) == (1, 1, 0, 1)
+    pods = {pod["name"]: pod["containers"][0] for pod in await get(client, "pods")}
+    assert (pods["watcher"]["devices"], pods["watcher"]["claims"]) == ([], [])
 
 
 async def test_pods(client: Client) -> None:
@@ -205,11 +272,22 @@ async def test_pods(client: Client) -> None:
     assert [p["uid"] for p in pods] == [None] * 4 + ["uid-1", None]
     since = {"since": BEGAN, "since_exact": True}
     assert pods[0]["containers"][0]["devices"] == [
-        {"resource": GPU, "device": "GPU-2", "parent": None, "healthy": False, **since, "provable": True}
+        {
+            "resource": GPU,
+            "device": "GPU-2",
+            "parent": None,
+            "healthy": False,
+            **since,
+            "provable": True,
+            "requested_as": GPU,
+        }
     ]
     claim = {"claim_namespace": "dra", "claim": "shared", "share_id": None, **since}
     driver = {"driver": "gpu.example.com", "pool": "pool-a", "device": "gpu-0"}
     assert pods[1]["containers"][0]["claims"] == [{**claim, **driver}]
+    (held,) = pods[1]["containers"][0]["devices"]
+    assert (held["resource"], held["device"]) == ("gpu.example.com", "pool-a/gpu-0")
+    assert (held["healthy"], held["requested_as"], held["since"]) == (None, None, BEGAN)
     assert pods[5]["containers"] == [
         {
             "name": "main",
@@ -248,6 +326,7 @@ async def test_claims_resources_and_anomalies(client: Client, world: SimpleNames
         "allocatable",
     )
     assert [tuple(entry[name] for name in counts) for entry in await get(client, "resources")] == [
+        ("gpu.example.com", 1, 1, None, None, None, None, None),
         (GPU, 7, 3, 4, 0, 1, 1, 6),
         (f"{GPU}.shared", 2, 1, 1, 0, 0, 0, 2),
     ]
@@ -314,7 +393,8 @@ async def test_identities_of_pods(client: Client, world: SimpleNamespace) -> Non
 
 
 async def test_status_has_the_exporter_and_its_counts(client: Client, world: SimpleNamespace) -> None:
-    world.publish(notes=("no NUMA",))
+    sources = (SourceStatus("slices", up=False, problem="no right"), SourceStatus("cdi", up=True))
+    world.publish(notes=("no NUMA",), sources=sources)
     status = await get(client, "status")
     assert {key: status[key] for key in status if key not in schema.Envelope.__struct_fields__} == {
         "api_version": "v1",
@@ -324,9 +404,9 @@ async def test_status_has_the_exporter_and_its_counts(client: Client, world: Sim
         "stale_after_seconds": 60.0,
         "version": "1.2.3",
         "counts": {
-            "resources": 2,
-            "devices": 9,
-            "held": 4,
+            "resources": 3,
+            "devices": 10,
+            "held": 5,
             "free": 5,
             "unhealthy": 1,
             "unavailable": 0,
@@ -338,6 +418,10 @@ async def test_status_has_the_exporter_and_its_counts(client: Client, world: Sim
             "unconfirmed_pods": 0,
         },
         "plugins": [],
+        "sources": [
+            {"name": "slices", "up": False, "problem": "no right"},
+            {"name": "cdi", "up": True, "problem": None},
+        ],
     }
 
 
@@ -345,13 +429,12 @@ async def test_pod_that_is_not_listed_since_a_restart_is_not_confirmed(
     client: Client, world: SimpleNamespace
 ) -> None:
     doubt = Doubt("the kubelet may not list all pods yet", world.now, world.now + 10)
-    (claim,) = world.snapshot.claims
-    missing = {("ml", "llama-0"), claim.holders[0].holder[:2]}
+    missing = {("ml", "llama-0"), ("dra", "shared-1")}
     world.publish(replace(world.snapshot, unconfirmed=dict.fromkeys(missing, doubt)))
     devices = await get(client, "devices")
-    assert {h["pod"] for d in devices for h in d["holders"] if not h["confirmed"]} == {"llama-0"}
+    assert {h["pod"] for d in devices for h in d["holders"] if not h["confirmed"]} == {"llama-0", "shared-1"}
     (entry,) = await get(client, "claims")
-    assert [h["confirmed"] for h in entry["holders"]] == [False, *[True] * (len(claim.holders) - 1)]
+    assert [h["confirmed"] for h in entry["holders"]] == [False, True]
     pods = await get(client, "pods")
     assert {(p["namespace"], p["name"]) for p in pods if not p["confirmed"]} == missing
     assert (await get(client, "status"))["counts"]["unconfirmed_pods"] == len(missing)
@@ -365,7 +448,7 @@ async def test_an_incomplete_mapping_has_null_where_the_kubelet_does_not_report(
     for entry in await get(client, "resources"):
         assert (entry["allocatable"], entry["unhealthy"], entry["free"]) == (None, None, None)
     counts = (await get(client, "status"))["counts"]
-    assert (counts["free"], counts["unhealthy"], counts["held"]) == (None, None, 4)
+    assert (counts["free"], counts["unhealthy"], counts["held"]) == (None, None, 5)
 
 
 # --- plugins --------------------------------------------------------------------------------------------
@@ -425,7 +508,9 @@ async def test_explain_of_parents_claimed_unhealthy_and_free_devices(client: Cli
     assert (parent["severity"], parent["health"]["health"]) == ("ok", "healthy")
     assert parent["sentences"][0] == "GPU-7: divided into 2 devices, 1 held."
     claimed = await explain(client, "gpu-0")
-    assert (claimed["subject"], claimed["attributed"]) == ("claimed", True)
+    assert (claimed["subject"], claimed["attributed"]) == ("device", True)
+    assert (claimed["severity"], claimed["health"]["health"]) == ("unknown", "unknown")
+    assert claimed["entry"]["claimed"]["cdi_devices"] == ["example.com/gpu=claim-1"]
     assert [claim["driver"] for claim in claimed["claims"]] == ["gpu.example.com"]
     ill = await explain(client, "GPU-2")
     assert [anomaly["kind"] for anomaly in ill["anomalies"]] == ["unhealthy_held"]

@@ -12,10 +12,10 @@ from jinja2.runtime import Context
 from msgspec.structs import replace
 
 from exporter.history.query import HistoryQuery, HistoryResult
-from exporter.history.record import HoldingFacts, HoldingKey
-from exporter.mapping.dra import ChosenDevice, PodDevices
+from exporter.history.record import HoldingFacts, HoldingKey, key_of
+from exporter.mapping.dra import ChosenDevice, PodDevices, PublishedDevice, PublishedName, SourceStatus, Taint
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Doubt, Holder
+from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, ClaimHolding, DeviceKey, Doubt, Holder
 from exporter.mapping.state import Failure, State
 from exporter.views.query import device_link, pod_link
 from exporter.views.wording import rfc3339
@@ -26,10 +26,11 @@ from harness.past import Past
 from harness.scene import GPU, START
 from harness.waiting import until
 
-DEVICE, POD, CLAIM = (
+DEVICE, POD, CLAIM, CLAIMED = (
     "/devices/nvidia.com/gpu/GPU-0",
     "/pods/ml/llama-0",
     "/claims/gpu.example.com/pool-a/gpu-0",
+    "/devices/gpu.example.com/pool-a%2Fgpu-0",
 )
 
 
@@ -157,7 +158,8 @@ async def test_a_device_that_is_gone_has_a_page_however_long_ago(
     for passed in (0, 3 * 86400):
         story.life.pass_time(passed)
         world.now = story.life.wall
-        world.publish(replace(world.snapshot, devices=world.snapshot.devices[1:]))
+        others = [one for one in world.snapshot.devices if one.key.device != "GPU-0"]
+        world.publish(replace(world.snapshot, devices=tuple(others)))
         await has(client, DEVICE, "It is not on this node now; last held by ml/llama-0, until between")
 
 
@@ -174,7 +176,7 @@ async def test_a_device_that_is_gone_has_a_page_however_long_ago(
         ("/devices/other.com/x/GPU-0", "No such device", "/"),
         ("/pods/ml/llama-1", "Unknown pod", POD),
         ("/pods/default/render-1", "Unknown pod", "/pods/batch/render-1"),
-        ("/claims/gpu.example.com/pool-a/gpu-1", "Unknown claimed device", CLAIM),
+        ("/claims/gpu.example.com/pool-a/gpu-1", "No such device", CLAIMED),
     ],
 )
 async def test_an_unknown_name_is_404_with_similar_names(
@@ -257,7 +259,7 @@ async def test_who_held_it_at_a_time_is_asked_on_a_page_of_a_device(
     expected = {
         DEVICE: {"resource": GPU, "device": "GPU-0"},
         "/devices/nvidia.com/gpu.shared/GPU-7": {"device": "GPU-7"},
-        CLAIM: {"driver": "gpu.example.com", "device": "gpu-0"},
+        CLAIM: {"resource": "gpu.example.com", "device": "pool-a/gpu-0"},
     }
     for path, names in expected.items():
         found = await read_page(client, path)
@@ -342,8 +344,8 @@ async def test_a_physical_device_that_another_scheduler_chose_is_shown_or_said_t
 async def test_a_device_that_is_no_longer_offered_says_so_first(
     client: Client, world: SimpleNamespace
 ) -> None:
-    gone = replace(world.snapshot.devices[3], allocatable=False, no_longer_offered_since=START - 60)
-    world.publish(replace(world.snapshot, devices=(*world.snapshot.devices[:3], gone)))
+    gone = replace(world.snapshot.devices[4], allocatable=False, no_longer_offered_since=START - 60)
+    world.publish(replace(world.snapshot, devices=(*world.snapshot.devices[:4], gone)))
     found = await has(client, device_link(*gone.key), "No longer offered; held by no pod.")
     assert "answer unhealthy critical" in found.values("class")
 
@@ -388,9 +390,70 @@ async def test_a_pod_page_has_devices_cpus_memory_claims_and_their_nodes(
         "Exclusive CPUs 1-3,8",
         memory,
     )
-    await has(client, "/pods/dra/shared-1", "It holds 1 claimed device.", "NUMA alignment unknown for gpu-0.")
-    claim = "gpu-0 gpu.example.com, pool pool-a, claim shared claimed 22:31:03 10 min"
+    words = "It holds 1 device; its health is not reported."
+    await has(client, "/pods/dra/shared-1", words, "NUMA alignment unknown for pool-a/gpu-0.")
+    claim = "pool-a/gpu-0 gpu.example.com claim shared health not reported 22:31:03 10 min"
     await has(client, "/pods/dra/shared-1", claim)
+
+
+async def test_an_administrator_is_shown_and_holds_nothing(client: Client, world: SimpleNamespace) -> None:
+    admin = ClaimHolding(Holder("ops", "watcher", "main"), "ops", "watch", admin=True)
+    world.publish(scene.snapshot(scene.claimed("gpu-0", admin)))
+    await has(client, "/", "ops / watcher claim watch for administration: not a holder main")
+    page = await has(
+        client,
+        "/pods/ops/watcher",
+        "It holds nothing; it uses 1 device for administration.",
+        "For administration, without holding: pool-a/gpu-0",
+    )
+    assert CLAIMED in page.values("href")
+    await has(
+        client,
+        CLAIMED,
+        "Health not reported; held by no pod.",
+        "for administration: ops / watcher container main , claim watch",
+        "It is also used for administration by ops/watcher (container main) through the claim ops/watch",
+    )
+
+
+async def test_what_a_container_asked_by_and_the_slice_are_on_the_pages(
+    client: Client, world: SimpleNamespace
+) -> None:
+    one = ClaimHolding(Holder("ml", "train-0", "main"), "ml", "mine", "s-1", requested_as=GPU, admin=False)
+    published = PublishedDevice(
+        PublishedName("gpu.example.com", "pool-a", "gpu-0"),
+        model="H100",
+        capacity=(("memory", "80Gi"),),
+        taints=(Taint("example.com/xid", "79", "NoExecute", START - 60),),
+        attributes=(("cores", "7"),),
+    )
+    device = scene.claimed("gpu-0", one, published=published, allocatable=False, numa_nodes=(1,))
+    spare = scene.claimed("half", parent="pool-a/gpu-0", alternative=True)
+    world.publish(scene.snapshot(device, spare, published=["gpu.example.com"]))
+    page = await has(
+        client,
+        "/",
+        "H100 DRA driver gpu.example.com pool pool-a memory 80Gi taint example.com/xid=79:NoExecute",
+        f"ml / train-0 claim mine , share s-1 requested as {GPU} main",
+        "unhealthy, held taint example.com/xid=79:NoExecute since 22:40:03",
+        "1 and 1 alternative 1 unhealthy of 1 0 0",
+    )
+    assert page.text.index("pool-a/ gpu-0") < page.text.index("pool-a/ half")
+    await has(
+        client,
+        CLAIMED,
+        "a device of the DRA driver gpu.example.com Unhealthy; held by 1 pod through 1 claim.",
+        "Capacity memory 80Gi Taint example.com/xid=79:NoExecute cores 7 NUMA node 1 published by its driver",
+        f"container main , claim mine , share s-1 , requested as {GPU}",
+    )
+    words = f"pool-a/gpu-0 gpu.example.com , requested as {GPU} claim mine , share s-1 unhealthy"
+    await has(client, "/pods/ml/train-0", words)
+
+
+async def test_the_status_page_says_which_right_is_missing(client: Client, world: SimpleNamespace) -> None:
+    problem = "free claimed devices are unknown: the right to list resourceslices is missing"
+    world.publish(sources=(SourceStatus("slices", up=False, problem=problem),))
+    await has(client, "/", problem)
 
 
 async def test_a_recreated_pod_has_its_lives_apart_with_links_between(
@@ -412,24 +475,26 @@ async def test_a_recreated_pod_has_its_lives_apart_with_links_between(
 async def test_a_claim_page_has_holders_and_history_of_its_pool(
     client: Client, world: SimpleNamespace, past: Past
 ) -> None:
-    claimed = HoldingKey("gpu.example.com", "pool-a/gpu-0", "dra", "shared-1", "a")
-    elsewhere = claimed._replace(device="pool-b/gpu-0", pod="not-here")
-    facts = HoldingFacts(claim_namespace="dra", claim="shared")
+    keys = [DeviceKey("gpu.example.com", f"{pool}/gpu-0") for pool in ("pool-a", "pool-b")]
+    holders = [Holder("dra", pod, "a") for pod in ("shared-1", "not-here")]
     past.look()
-    past.look((claimed, facts), (elsewhere, facts))
+    past.look(*((key_of(*one), HoldingFacts()) for one in zip(keys, holders, strict=True)))
     world.now = past.life.wall
     world.publish()
-    found = await has(
-        client,
-        CLAIM,
-        "gpu-0 Held by 2 pods through 1 claim.",
-        "dra / shared-1 a dra/shared 22:31:03",
-        "dra / shared-2 a dra/shared before 22:31:03",
-        "example.com/gpu=claim-1",
+    for path in (CLAIM, CLAIMED):
+        found = await has(
+            client,
+            path,
+            "pool-a/gpu-0 a device of the DRA driver gpu.example.com Health not reported; held by 2 pods",
+            "dra / shared-1 container a , claim shared since 22:31:03",
+            "dra / shared-2 container a , claim shared since before 22:31:03",
+            "CDI example.com/gpu=claim-1",
+        )
+        assert "not-here" not in found.text
+        assert len(bars(found)) == 1
+    await has(
+        client, CLAIM.replace("pool-a", "pool-b"), "It is not on this node now; last held by dra/not-here"
     )
-    assert "not-here" not in found.text
-    assert len(bars(found)) == 1
-    await has(client, CLAIM.replace("pool-a", "pool-b"), "No pod on this node holds it now")
 
 
 # --- history --------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_findings_are_bounded_and_the_rest_counted() -> None:
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000))
 def test_a_bar_shows_every_state_that_occurs_within_its_width(held: int, unhealthy: int, free: int) -> None:
     known = held + unhealthy + free
-    found = bars(ResourceCounts(known, held + free, held + unhealthy, unhealthy, free), complete=True)
+    found = bars(ResourceCounts(known, held + free, held + unhealthy, unhealthy, free), known=True)
     expected = {"held": held, "unhealthy": unhealthy, "free": free}
     assert {state for _, _, state in found} == {state for state, count in expected.items() if count}
     assert all(width > 0 and x >= 0 and x + width <= 1000 for x, width, _ in found)

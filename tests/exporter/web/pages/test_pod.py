@@ -6,15 +6,14 @@ import pytest
 
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
 from exporter.mapping.model import (
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    ClaimHolding,
     Container,
     Device,
     Holder,
     PinnedMemory,
 )
 from exporter.web.pages.pod import ITEMS, NumaPicture, PodLife, lives, numa_picture
+from harness import scene
 from harness.scene import device
 
 # --- pods of one name -----------------------------------------------------------------------------------
@@ -174,19 +173,18 @@ def test_every_item_is_in_the_box_of_its_node() -> None:
         assert len(set(cells)) == len(cells)
 
 
-def test_claimed_devices_are_drawn_and_their_node_is_unknown() -> None:
-    claimed = ClaimDevice(
-        ClaimDeviceKey("gpu.example", "pool-a", "gpu-0"), (ClaimHolder(MAIN, "ns", "wish"),)
-    )
-    others = ClaimDevice(ClaimDeviceKey("gpu.example", "pool-a", "gpu-1"), (ClaimHolder(SIDE, "ns", "wish"),))
-    found = numa_picture([Container(MAIN)], [A0], CPUS, claims=[claimed, others])
-    assert boxes(found) == {"NUMA node 0": ["a"], "NUMA node unknown": ["gpu-0"]}
+def test_claimed_devices_are_drawn_on_their_node_where_it_is_known() -> None:
+    mine, others = (ClaimHolding(holder, "ns", "wish") for holder in (MAIN, SIDE))
+    near = scene.claimed("gpu-2", mine, numa_nodes=(0,))
+    claimed = [scene.claimed("gpu-0", mine), scene.claimed("gpu-1", others), near]
+    found = numa_picture([Container(MAIN)], [A0, *claimed], CPUS)
+    assert boxes(found) == {"NUMA node 0": ["a", "pool-a/gpu-2"], "NUMA node unknown": ["pool-a/gpu-0"]}
     (placed,) = found.boxes[-1].items
-    assert (placed.item.kind, placed.item.href) == ("claimed", "/claims/gpu.example/pool-a/gpu-0")
+    assert (placed.item.kind, placed.item.href) == ("device", "/devices/gpu.example.com/pool-a%2Fgpu-0")
     (verdict,) = found.verdicts
     assert (verdict.kind, verdict.words) == (
         "unknown",
-        "NUMA alignment unknown for gpu-0; a is on NUMA node 0",
+        "NUMA alignment unknown for pool-a/gpu-0; a and pool-a/gpu-2 are on NUMA node 0",
     )
 
 

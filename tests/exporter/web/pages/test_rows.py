@@ -2,27 +2,28 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from exporter.mapping.dra import PublishedDevice, PublishedName, Taint
 from exporter.mapping.holdings import HeldSince, Holding, holdings
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     Anomaly,
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
+    ClaimHolding,
     Device,
     Holder,
+    PodKey,
 )
 from exporter.mapping.state import Moment, State
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import Filters, RowGroup, Sort, SortColumn
-from exporter.web.pages.parts import Frame, freshness_banner, natural
+from exporter.web.pages.parts import Frame, HolderLine, freshness_banner, natural
 from exporter.web.pages.rows import (
     HOLDERS,
     Cluster,
@@ -43,27 +44,28 @@ HOLDER = Holder("ml", "pod-1", "main")
 PODS = [Holder("ns", f"pod-{i}", "c") for i in range(HOLDERS + 7)]
 
 
-def seen(
-    *items: Device | ClaimDevice, now: float = 100.0, complete: bool = True, **changes: object
-) -> Moment:
+def seen(*items: Device, now: float = 100.0, complete: bool = True, **changes: Any) -> Moment:
     """The moment `now` of a mapping of `items`."""
-    devices = [item for item in items if isinstance(item, Device)]
-    claims = [item for item in items if isinstance(item, ClaimDevice)]
-    shown = scene.snapshot(*devices, claims=claims, complete=complete)
-    return Moment(scene.state(shown, at=0.0, **{"anomalies": (), **changes}), "node", now, 60.0)  # type: ignore[arg-type]
+    shown = scene.snapshot(*items, complete=complete)
+    return Moment(scene.state(shown, at=0.0, **{"anomalies": (), **changes}), "node", now, 60.0)
 
 
-def shown(item: Device | ClaimDevice, **changes: object) -> Row:
-    return row(RowItem(item), seen(item, **changes))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+def item(device: Device, state: State | None = None, pod: PodKey | None = None) -> RowItem:
+    return RowItem((state or seen(device).state).status_of(device), pod)
 
 
-def claimed(*claims: tuple[str, Holder], share: str = "", name: str = "gpu-0") -> ClaimDevice:
-    through = tuple(ClaimHolder(holder, "ml", claim) for claim, holder in claims)
-    return ClaimDevice(ClaimDeviceKey("drv", "pool", name, share), through, ("cdi=1",))
+def shown(device: Device, **changes: Any) -> Row:
+    moment = seen(device, **changes)
+    return row(item(device, moment.state), moment)
+
+
+def claimed(*claims: tuple[str, Holder], share: str = "", name: str = "gpu-0", **facts: Any) -> Device:
+    through = [ClaimHolding(holder, "ml", claim, share) for claim, holder in claims]
+    return scene.claimed(name, *through, driver="drv", pool="pool", cdi=("cdi=1",), **facts)
 
 
 def ids(rows: Sequence[RowItem]) -> list[str]:
-    return [one.item.key.device for one in rows]
+    return [one.device.key.device.rpartition("pool/")[2] for one in rows]
 
 
 GONE = replace(device("d", ok=False), no_longer_offered_since=40.0)
@@ -101,23 +103,83 @@ def test_the_parent_of_a_share_is_the_stem_of_its_id() -> None:
 
 def test_a_device_of_many_pods_shows_some_and_counts_the_rest() -> None:
     found = shown(device("d", *PODS))
-    assert (len(found.holdings), found.more) == (HOLDERS, 7)
+    assert (len(found.lines), found.more) == (HOLDERS, 7)
 
 
-def test_a_claimed_device_has_a_holding_for_each_claim_with_its_start() -> None:
-    one = claimed(("first", HOLDER), ("second", HOLDER), ("third", HOLDER))
-    first, second, _ = (Holding(one.held(through), HOLDER) for through in one.holders)
+def test_a_claimed_device_has_a_line_for_each_holder_with_its_claims_and_start() -> None:
+    other = Holder("ns", "pod-2", "main")
+    one = claimed(("first", HOLDER), ("second", HOLDER), ("third", other))
+    since = {
+        Holding(one.key, HOLDER): HeldSince(40.0),
+        Holding(one.key, other): HeldSince(70.0, exact=False),
+    }
     moment = seen(one)
-    since = {first: HeldSince(40.0), second: HeldSince(70.0, exact=False)}
-    moment = replace(moment, state=replace(moment.state, since=since))
-    found = row(RowItem(one), moment)
-    assert (found.claim, found.stem, found.tail, found.resource) == (one, "pool/", "gpu-0", "drv")
-    assert (found.state, found.words, found.address) == ("held", "held by 3", "/claims/drv/pool/gpu-0")
+    moment = replace(moment, state=replace(moment.state, since=since, statuses=None))
+    found = row(item(one, moment.state), moment)
+    assert (found.stem, found.tail, found.device) == ("pool/", "gpu-0", one.key)
+    assert (found.state, found.words, found.note) == (
+        "held",
+        "held by 2",
+        "perhaps for administration; health not reported",
+    )
+    assert found.address == "/devices/drv/pool%2Fgpu-0"
+    assert [line.claims for line in found.lines] == [(("first", ""), ("second", "")), (("ml/third", ""),)]
     frame = Frame(moment, "", "", "/", freshness_banner(moment))
-    when = [frame.since(*holding) for holding in found.holdings]
+    when = [frame.since(found.device, line.holder) for line in found.lines]
     ages = [stamp and (filled(stamp.ago.encode(), 100.0), stamp.exact) for stamp in when]
-    assert ages == [(b"1 min", True), (b"30 s", False), None]
-    assert row_inputs(RowItem(one), moment) != row_inputs(RowItem(one), seen(one))
+    assert ages == [(b"1 min", True), (b"30 s", False)]
+    assert row_inputs(item(one, moment.state), moment) != row_inputs(item(one), seen(one))
+    assert found.details is not None
+    assert [(name, value.shown) for name, value in found.details] == [
+        ("driver", "drv"),
+        ("pool", "pool"),
+        ("CDI", "cdi=1"),
+    ]
+
+
+def test_an_administrator_is_a_line_and_no_holder() -> None:
+    admin = ClaimHolding(Holder("ops", "watcher", "main"), "ops", "watch", admin=True)
+    found = shown(scene.claimed("gpu-0", admin))
+    assert (found.state, found.words) == ("free", "free")
+    assert [(line.claims, line.admin) for line in found.lines] == [((("watch", ""),), True)]
+    several = [ClaimHolding(Holder("ns", f"p-{n}", "c"), "ns", f"c-{n}") for n in (1, 2)]
+    assert shown(scene.claimed("gpu-0", *several)).note == "perhaps for administration; health not reported"
+
+
+def test_what_a_container_asked_by_stands_where_it_is_not_the_resource() -> None:
+    asked = ClaimHolding(HOLDER, "ml", "mine", "s-1", requested_as=GPU, admin=False)
+    (line,) = shown(scene.claimed("gpu-0", asked)).lines
+    assert (line.claims, line.requested_as) == ((("mine", "s-1"),), GPU)
+    assert shown(scene.claimed("gpu-0", asked, resource=GPU)).lines[0].requested_as == ""
+    assert shown(device("d", HOLDER)).lines == (HolderLine(HOLDER),)
+
+
+def test_a_claimed_device_has_what_its_slice_says() -> None:
+    published = PublishedDevice(
+        PublishedName("drv", "pool", "gpu-0"),
+        model="H100",
+        pci_address="0000:3b:00.0",
+        capacity=(("memory", "80Gi"),),
+        taints=(Taint("example.com/xid", "79", "NoExecute", 40.0),),
+    )
+    found = shown(claimed(("mine", HOLDER), published=published, allocatable=False))
+    assert [value.shown for value in found.attributes] == ["H100", "0000:3b:00.0"]
+    assert (found.state, found.words, found.ill) == ("unhealthy", "unhealthy, held", 40.0)
+    assert found.reason is not None
+    assert found.reason.shown == "taint example.com/xid=79:NoExecute"
+    assert found.details is not None
+    assert [value.shown for _, value in found.details[-2:]] == ["80Gi", "example.com/xid=79:NoExecute"]
+
+
+def test_an_alternative_is_below_its_physical_device_and_not_free() -> None:
+    whole = claimed(name="gpu-0")
+    spare = claimed(name="a-half", parent="pool/gpu-0", alternative=True)
+    found = shown(spare)
+    assert (found.state, found.words) == ("alternative", "alternative")
+    state = seen(whole, spare).state
+    assert ids(arranged([item(spare, state), item(whole, state)], Sort(SortColumn.RESOURCE), state)) == [
+        *("gpu-0", "a-half")
+    ]
 
 
 DUST = AdvertisedDevice(healthy=False, reason="dust\x1b")
@@ -140,9 +202,9 @@ def test_the_reason_of_an_unhealthy_device(
     ill, well = device("d", ok=False), device("w")
     devices = {} if report is None else {"d": report, "w": report}
     moment = seen(ill, well, advertised=reported(devices, streams=streams, problem=problem))
-    found = row(RowItem(ill), moment).reason
+    found = row(item(ill, moment.state), moment).reason
     assert (None if found is None else found.shown) == reason
-    assert row(RowItem(well), moment).reason is None, "the kubelet decides on health"
+    assert row(item(well, moment.state), moment).reason is None, "the kubelet decides on health"
 
 
 def test_a_row_has_as_many_attributes_as_fit_and_the_start_of_the_failure() -> None:
@@ -159,7 +221,7 @@ def test_a_row_has_as_many_attributes_as_fit_and_the_start_of_the_failure() -> N
 
 def test_the_inputs_of_a_row_change_with_what_it_shows() -> None:
     held = device("d", PODS[0], ok=False)
-    holder, key, one = held.holders[0], held.key, RowItem(held)
+    holder, key = held.holders[0], held.key
     identity = PodIdentity("ns", "pod-0", "u", workload=Workload("Job", "j"))
     well = {"d": AdvertisedDevice(healthy=True)}
     moments = [
@@ -173,26 +235,26 @@ def test_the_inputs_of_a_row_change_with_what_it_shows() -> None:
         seen(held, advertised=reported(well, problem="gone")),
         seen(held, now=100.0 + 86400),
     ]
-    found = [row_inputs(one, moment) for moment in moments]
+    found = [row_inputs(item(held, moment.state), moment) for moment in moments]
     assert all(one != other for i, one in enumerate(found) for other in found[:i])
-    assert found[0] == row_inputs(RowItem(device("d", PODS[0], ok=False)), seen(held, now=101.0))
+    assert found[0] == row_inputs(item(device("d", PODS[0], ok=False)), seen(held, now=101.0))
 
 
 # --- order ----------------------------------------------------------------------------------------------
 
 
-def dated(*items: Device | ClaimDevice, complete: bool = True) -> State:
+def dated(*items: Device, complete: bool = True) -> State:
     """Pods hold since the unix time at the end of their name."""
     found = seen(*items, complete=complete).state
     since = {h: HeldSince(float(h.holder.pod.rpartition("-")[2])) for h in holdings(found.snapshot)}
-    return replace(found, since=since)
+    return replace(found, since=since, statuses=None)
 
 
 def pod(at: int) -> Holder:
     return Holder("ns", f"p-{at}", "c")
 
 
-SORTED: tuple[Device | ClaimDevice, ...] = (
+SORTED: tuple[Device, ...] = (
     device("d-1", pod(30), resource="r/x", numa=(1,)),
     device("d-2", pod(4), pod(9), resource="r/x", numa=(3,)),
     device("d-10", resource="r/x", numa=(2,), ok=False),
@@ -216,7 +278,8 @@ SORTED: tuple[Device | ClaimDevice, ...] = (
 def test_every_column_sorts_both_ways_and_rows_without_a_value_are_last(
     column: str, ascending: str, descending: str
 ) -> None:
-    items, state = [RowItem(item) for item in SORTED], dated(*SORTED)
+    state = dated(*SORTED)
+    items = [item(one, state) for one in SORTED]
     for down, expected in ((False, ascending), (True, descending)):
         found = arranged(items, Sort(SortColumn(column), descending=down), state)
         assert " ".join(ids(found)) == expected
@@ -225,18 +288,18 @@ def test_every_column_sorts_both_ways_and_rows_without_a_value_are_last(
 def test_an_unknown_health_is_not_sorted_as_unhealthy() -> None:
     free, held = device("a"), device("b", pod(1), ok=False)
     state = dated(free, held, complete=False)
-    assert ids(arranged([RowItem(free), RowItem(held)], Sort(SortColumn.STATE), state)) == ["b", "a"]
+    assert ids(arranged([item(free, state), item(held, state)], Sort(SortColumn.STATE), state)) == ["b", "a"]
 
 
 @pytest.mark.parametrize("shared", [device("d", pod(4), pod(9)), claimed(("mine", pod(4)), ("mine", pod(9)))])
-def test_a_row_of_one_pod_is_sorted_by_that_pod(shared: Device | ClaimDevice) -> None:
-    rows = [RowItem(shared, ("ns", "p-9")), RowItem(shared, ("ns", "p-4"))]
+def test_a_row_of_one_pod_is_sorted_by_that_pod(shared: Device) -> None:
+    rows = [item(shared, pod=("ns", "p-9")), item(shared, pod=("ns", "p-4"))]
     assert arranged(rows, Sort(SortColumn.SINCE), dated(shared)) == rows[::-1]
 
 
 def test_names_are_in_the_order_of_their_decimal_numbers() -> None:
     wanted = ["0000:3b:00.0", "0000:3b:00.1", "GPU-52e-a", "GPU-9f-a", "dev-1", "dev-2", "dev-10"]
-    rows = (RowItem(device(name)) for name in reversed(wanted))
+    rows = (item(device(name)) for name in reversed(wanted))
     assert ids(arranged(rows, Sort(SortColumn.RESOURCE), State())) == wanted
     long = "1-" * 100
     assert sorted((f"{long}10", f"{long}9", "a2"), key=natural) == [f"{long}9", f"{long}10", "a2"]
@@ -271,7 +334,7 @@ def test_any_rows_can_be_sorted_and_none_is_lost(
         for resource, name, pods, ok, numa in rows
     ]
     state = seen(*items).state
-    every = [*(RowItem(item) for item in items), RowItem(SORTED[-1])]
+    every = [*(item(one, state) for one in items), item(SORTED[-1])]
     found = arranged(every, sort, state)
     assert sorted(map(id, found)) == sorted(map(id, every))
     assert arranged(found, sort, state) == found, "stable"
@@ -281,7 +344,7 @@ def test_any_rows_can_be_sorted_and_none_is_lost(
 
 A, B = Holder("ml", "a-0", "main"), Holder("ml", "b-0", "main")
 SHARED = f"{GPU}.shared"
-GROUPED: tuple[Device | ClaimDevice, ...] = (
+GROUPED: tuple[Device, ...] = (
     device("G-1"),
     device("G-2::0", A, parent="G-2", resource=SHARED),
     device("G-2::1", A, B, parent="G-2", resource=SHARED),
@@ -293,6 +356,7 @@ GROUPED: tuple[Device | ClaimDevice, ...] = (
 STATE = replace(
     seen(*GROUPED).state,
     pods={("ml", "a-0"): PodIdentity("ml", "a-0", "u", workload=Workload("StatefulSet", "a"))},
+    statuses=None,
 )
 BY_POD = Sort(SortColumn.POD)
 
@@ -304,9 +368,9 @@ def grouped(
     number: int = 100,
     filters: Filters | None = None,
     sort: Sort = BY_POD,
-    items: Sequence[Device | ClaimDevice] = GROUPED,
+    items: Sequence[Device] = GROUPED,
 ) -> tuple[Cluster, ...]:
-    rows = row_items(items, group, ItemMatcher(filters or Filters()))
+    rows = row_items([STATE.status_of(one) for one in items], group, ItemMatcher(filters or Filters()))
     return clusters(arranged(rows, sort, STATE), group, first, number)
 
 
@@ -316,8 +380,7 @@ def named(found: Sequence[Cluster]) -> list[tuple[str, list[str]]]:
 
 def test_by_device_shares_and_slices_of_any_resource_follow_their_parent() -> None:
     assert named(grouped(RowGroup.DEVICE, sort=Sort(SortColumn.RESOURCE))) == [
-        ("drv/pool/g-7", ["g-7"]),
-        ("", ["g-8", "G-1"]),
+        ("", ["g-7", "g-8", "G-1"]),
         ("nvidia.com/G-2", ["G-2::0", "G-2::1", "MIG-1"]),
         ("", ["G-2"]),  # another vendor's, of the same name
     ]
@@ -330,7 +393,7 @@ def test_by_pod_each_pod_has_its_devices_and_free_devices_are_last() -> None:
         ("ml/b-0", ["g-7", "g-8", "G-2::1"]),
         ("free", ["G-1", "MIG-1"]),
     ]
-    assert [row.holders for one in found for row in one.shown if row.item.key.device == "G-2::1"] == [
+    assert [row.holders for one in found for row in one.shown if row.device.key.device == "G-2::1"] == [
         (A,),
         (B,),
     ]
