@@ -130,36 +130,6 @@ class Device(Struct, frozen=True):
         return next(filter(None, found), "")
 
 
-class ClaimDeviceKey(NamedTuple):
-    """A device of a ResourceClaim (DRA). `share_id` is "" unless the device is shared by capacity."""
-
-    driver: str
-    pool: str
-    device: str
-    share_id: str = ""
-
-
-class ClaimHolder(NamedTuple):
-    """A container, and the claim through which it holds a device."""
-
-    holder: Holder
-    claim_namespace: str
-    claim: str
-
-
-class ClaimDevice(Struct, frozen=True):
-    """One claimed device with its holders and the names of its CDI devices."""
-
-    key: ClaimDeviceKey
-    holders: tuple[ClaimHolder, ...]
-    cdi_devices: tuple[str, ...]
-    device: DeviceKey
-
-    def held(self, through: ClaimHolder) -> DeviceKey:  # noqa: ARG002 -- goes away
-        """The key of this device."""
-        return self.device
-
-
 class PinnedMemory(NamedTuple):
     """Memory that the static memory manager gave to a container: bytes of one type on some NUMA nodes."""
 
@@ -250,30 +220,6 @@ class Snapshot(Struct, frozen=True, dict=True, weakref=True):
         if device.holders or device.alternative or device.reserved:
             return False
         return device.allocatable if self.knows_all(device.key.resource) else None
-
-    @cached_property
-    def claims(self) -> tuple[ClaimDevice, ...]:
-        """The claimed devices by share."""
-        found: list[ClaimDevice] = []
-        for device in self.devices:
-            claimed = device.claimed
-            if claimed is None:
-                continue
-            shares = sorted({one.share_id for one in claimed.through})
-            found += [
-                ClaimDevice(
-                    ClaimDeviceKey(*claimed.name, share),
-                    tuple(
-                        ClaimHolder(one.holder, one.claim_namespace, one.claim)
-                        for one in claimed.through
-                        if one.share_id == share
-                    ),
-                    claimed.cdi_devices,
-                    device.key,
-                )
-                for share in shares
-            ]
-        return tuple(sorted(found, key=lambda one: one.key))
 
     def with_devices(self, changed: Mapping[int, Device], rest: "Snapshot") -> "Snapshot":
         """`rest` with the devices of this snapshot, of which those at some indexes `changed`, but not their

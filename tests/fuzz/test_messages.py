@@ -73,6 +73,11 @@ def _named(text: str) -> list[tuple[str, ...]]:
     return found
 
 
+def _owners_by_claims(answer: api_pb2.ListPodResourcesResponse) -> set[tuple[str, ...]]:
+    """The owners through claims: a device has its driver's name, its pool's, and its own."""
+    return {(one[0], f"{one[1]}/{one[2]}" if one[1] else one[2], *one[6:9]) for one in claims_of(answer)}
+
+
 class _Exporter:
     """All that reads answers, from bytes to what is shown."""
 
@@ -101,12 +106,13 @@ class _Exporter:
         held = [(*device.key, *holder[:3]) for device in snapshot.devices for holder in device.holders]
         assert len(set(held)) == len(held)
         answer = api_pb2.ListPodResourcesResponse.FromString(listed)
-        truth = {owner[:5] for owner in owners_of(answer)}
+        truth = {owner[:5] for owner in owners_of(answer)} | _owners_by_claims(answer)
         assert set(held) == truth
         claims = {
-            (*claim.key, through.claim_namespace, through.claim, *through.holder[:3])
-            for claim in snapshot.claims
-            for through in claim.holders
+            (*device.claimed.name, one.share_id, one.claim_namespace, one.claim, *one.holder[:3])
+            for device in snapshot.devices
+            if device.claimed is not None
+            for one in device.claimed.through
         }
         assert claims == claims_of(answer)
         if asked and news.allocatable_error is None:
@@ -119,9 +125,9 @@ class _Exporter:
                 self.began += len(news.changes.change.began)
                 self.ended += len(news.changes.change.ended)
             else:
-                self.first = len(held) + len(claims)
+                self.first = len(held)
             self.generation += 1
-        assert self.first + self.began - self.ended == len(held) + len(claims)
+        assert self.first + self.began - self.ended == len(held)
         assert set(news.since) == holdings(snapshot)
         state = State(self.generation, snapshot, self.at, self.at, news.since, news.pods, news.anomalies)
         named = _named(plain(self.families.of(state, plan_series(state, 100_000))).decode())
@@ -130,8 +136,8 @@ class _Exporter:
             moment = Moment(state, "n", self.at, 60.0)
             page = status_page(moment, PageQuery(), tag="t", triggers=())
             shown = [row(item, moment) for _, items in page.sections for item in items]
-            assert sum(len(one.holdings) for one in shown if one.claim is None) <= len(held)
-            assert bool(shown) == bool(snapshot.devices or snapshot.claims)
+            assert sum(len(one.lines) for one in shown) <= len(held)
+            assert bool(shown) == bool(snapshot.devices)
         return "read"
 
     def _check_allocatable(
@@ -139,12 +145,15 @@ class _Exporter:
     ) -> None:
         assert snapshot.complete == (allocatable is not None)
         offered = api_pb2.AllocatableResourcesResponse.FromString(allocatable or b"")
-        named = [device for device in snapshot.devices if device.no_longer_offered_since is None]
+        claimed = {device.key for device in snapshot.devices if device.claimed is not None}
+        every = [device for device in snapshot.devices if device.key not in claimed]
+        named = [device for device in every if device.no_longer_offered_since is None]
         assert {device.key: (device.numa_nodes, device.allocatable) for device in named} == {
             key: (known.numa_nodes, allocatable is None or known.healthy)
             for key, known in devices_of(listed, offered).items()
+            if key not in claimed
         }
-        remembered = [device for device in snapshot.devices if device.no_longer_offered_since is not None]
+        remembered = [device for device in every if device.no_longer_offered_since is not None]
         assert not any(device.allocatable or device.holders for device in remembered)
 
 

@@ -254,13 +254,13 @@ async def test_a_claimed_device_is_found_by_what_the_container_asked_by_and_by_i
     past.look((claimed, facts), A)
     world.now = past.life.wall
     world.publish()
-    for query in (
-        {"resource": "nvidia.com/gpu"},
-        {"resource": "gpu.example.com"},
-        {"driver": "gpu.example.com"},
-        {"claim": "mine"},
+    for name, value in (
+        ("resource", "nvidia.com/gpu"),
+        ("resource", "gpu.example.com"),
+        ("driver", "gpu.example.com"),
+        ("claim", "mine"),
     ):
-        (entry,) = (await get(client, **query))["holdings"]
+        (entry,) = (await get(client, 200, **{name: value}))["holdings"]
         assert (entry["resource"], entry["device"]) == ("gpu.example.com", "pool-a/gpu-0")
         assert (entry["requested_as"], entry["claim_namespace"], entry["claim"]) == (
             "nvidia.com/gpu",

@@ -670,7 +670,8 @@ async def test_history_at_a_moment_lists_the_devices_that_no_pod_held(
     client: Client, story: Past, world: SimpleNamespace
 ) -> None:
     resource = "example.com/gpu"
-    story.life.known = {f"free-{number}": True for number in range(3)} | {"<b>ill": False}
+    known: dict[str, bool | None] = {f"free-{number}": True for number in range(3)}
+    story.life.known = known | {"<b>ill": False}
     story.look()
     world.now = at = story.life.wall
     world.publish()
