@@ -29,6 +29,8 @@ AT_ONCE: Final = 4
 MAX_CLAIMS: Final = 1024
 AGAIN: Final = 60.0
 """Seconds after which a claim is read again; up to a quarter more, so that nodes do not ask together."""
+SOON: Final = 5.0
+"""Seconds after which a claim that List contradicts is read again."""
 
 _ANSWER: Final = 10.0
 _ANSWER_LIMIT: Final = 4 * 1024 * 1024
@@ -46,13 +48,14 @@ _log = Log("dra")
 
 
 class _Wanted(Struct):
-    """A claim that pods use: when it is due, whether a request is under way, and whether one was answered or
-    failed.
+    """A claim that pods use: when it is due, whether a request is under way, and whether and when one was
+    answered or failed.
     """
 
     due: float
     under_way: bool = False
     asked: bool = False
+    asked_at: float = 0.0
 
 
 class ClaimReader:
@@ -113,11 +116,16 @@ class ClaimReader:
 
     async def known(self, names: Collection[ClaimName], within: float) -> None:
         """Return when each of these claims was read or has failed, at the latest after `within` seconds. At
-        once while claims cannot be read.
+        once while claims cannot be read. A claim that was read SOON seconds ago or earlier is read again.
         """
         self._add(names)
         clock = asyncio.get_running_loop().time
         until = clock() + within
+        for name in names:
+            wanted = self._wanted.get(name)
+            if wanted is not None and wanted.asked and clock() >= wanted.asked_at + SOON:
+                wanted.asked, wanted.due = False, clock()
+                self._wake.set()
         while self._status.up and any(self._is_unread(name) for name in names):
             self._answered.clear()
             if not await wait_within(self._answered, max(0.0, until - clock())):
@@ -157,7 +165,7 @@ class ClaimReader:
                 await self._read(session, name)
             finally:
                 wanted.under_way = False
-                wanted.asked = True
+                wanted.asked, wanted.asked_at = True, clock()
                 self._answered.set()
 
     def _next(self, now: float) -> tuple[ClaimName | None, float]:

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from exporter.mapping.dra import (
     NO_DRA,
     AllocatedDevice,
+    Claim,
     ClaimName,
     DraView,
     PodDevices,
@@ -33,7 +34,7 @@ from exporter.mapping.dra import (
     PublishedName,
     all_of,
 )
-from exporter.mapping.listing import Nodes, PodPart
+from exporter.mapping.listing import ListedPods, Nodes, PodPart
 from exporter.mapping.model import Claimed, ClaimHolding, Device, DeviceKey, Holder, PodKey, by_claim
 from exporter.mapping.partitions import alternatives
 from kubelet.pb.podresources.v1 import api_pb2
@@ -237,6 +238,18 @@ def _by_names(entry: tuple["Counter[str]", api_pb2.ClaimResource]) -> tuple[obje
     """Sort key of a claim's devices: each has more CDI names in List than the one before it."""
     names, listed = entry
     return names.total(), sorted(names.elements()), listed.pool_name, listed.device_name
+
+
+def contradicted(listed: ListedPods, claims: Mapping[ClaimName, Claim]) -> Iterable[ClaimName]:
+    """The claims that List gives devices which they do not have."""
+    for pod in listed.with_claims():
+        for container in pod.containers:
+            for resource in container.dynamic_resources:
+                claim = claims.get(ClaimName(resource.claim_namespace, resource.claim_name))
+                if claim is not None:
+                    names = {one.name for one in claim.devices}
+                    if any(_name(one) not in names for one in resource.claim_resources):
+                        yield claim.name
 
 
 def _own_names(names: "Counter[str]", before: "Counter[str] | None") -> Iterable[str]:

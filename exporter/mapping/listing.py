@@ -49,15 +49,15 @@ class ListedPods(Struct, frozen=True):
             return frozenset(self.parts)
         return frozenset((pod.namespace, pod.name) for pod in self.pod_resources)
 
+    def with_claims(self) -> list[api_pb2.PodResources]:
+        """The messages of the listed pods with claims."""
+        if self.parts is not None:
+            return [part.message for part in self.parts.values() if part.claims]
+        return [pod for pod in self.pod_resources if any(one.dynamic_resources for one in pod.containers)]
+
     def claimants(self) -> frozenset[PodKey]:
         """The listed pods with claims."""
-        if self.parts is not None:
-            return frozenset([key for key, part in self.parts.items() if part.claims])
-        return frozenset(
-            (pod.namespace, pod.name)
-            for pod in self.pod_resources
-            if any(container.dynamic_resources for container in pod.containers)
-        )
+        return frozenset([(pod.namespace, pod.name) for pod in self.with_claims()])
 
     def claims(self) -> frozenset[ClaimName]:
         """The claims of all listed pods."""

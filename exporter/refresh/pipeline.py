@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.carried import carry_over
-from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, claim_facts
+from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts, claim_facts, contradicted
 from exporter.mapping.device_memory import FORGET_AFTER, DeviceMemory
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
 from exporter.mapping.dra import NO_DRA, ClaimName, DraView, PodDevices, SourceStatus
@@ -117,8 +117,9 @@ class SnapshotPipeline:
         self._asked, self._offset = 0.0, 0.0
 
     def unread_claims(self, raw: Raw, dra: DraView) -> frozenset[ClaimName]:
-        """The claims that the answer `raw` names and of which `dra` says nothing. None of an answer that does
-        not decode, or that is too large to be decoded twice.
+        """The claims that the answer `raw` names and of which `dra` says nothing, or has other devices than
+        List: Kubernetes allocates a claim anew, under its name, when no pod has it. None of an answer that
+        does not decode, or that is too large to be decoded twice.
         """
         last = self._last
         if len(raw.listed) > LARGE or (last is not None and raw.listed == last.raw.listed):
@@ -127,7 +128,7 @@ class SnapshotPipeline:
             listed = self._list_reader.read(raw.listed)
         except DecodeError:
             return frozenset()
-        return listed.claims() - dra.claims.keys() - dra.absent
+        return (listed.claims() - dra.claims.keys()) | frozenset(contradicted(listed, dra.claims))
 
     def restore(self, recorded: OpenHoldings) -> None:
         """Have the next answer take over the starts from history. May be called from another thread."""

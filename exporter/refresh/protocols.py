@@ -178,7 +178,7 @@ class DraSource(Protocol):
 
     async def known(self, names: Collection[ClaimName], within: float, /) -> None:
         """Return when each of these claims was read or has failed, at the latest after `within` seconds.
-        Returns at once where claims cannot be read.
+        Returns at once where claims cannot be read. A claim that is known is read again: List contradicts it.
         """
         ...
 

@@ -66,6 +66,20 @@ async def test_claims_that_no_pod_uses_are_forgotten_and_read_anew(
         assert api.calls[GETS] == 3
 
 
+async def test_claim_that_list_contradicts_is_read_again_and_not_too_often(
+    kubelet: SimulatedKubelet, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with reading(api) as reader:
+        reader.want([FIRST])
+        await reader.known([FIRST], 60)
+        _create(kubelet, "first")
+        await reader.known([FIRST], 60)
+        assert api.calls[GETS] == 1, "the claim was read a moment ago"
+        monkeypatch.setattr(claims, "SOON", 0.0)
+        await reader.known([FIRST], 60)
+        assert FIRST in reader.view[0]
+
+
 async def test_a_claim_is_read_again_after_a_while(
     kubelet: SimulatedKubelet, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

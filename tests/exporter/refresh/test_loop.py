@@ -840,11 +840,11 @@ class Claims:
         self.view = DraView(claims={name: Claim(name, "uid", (device,)) for name in self.wanted})
 
 
-def _watched() -> bytes:
+def _watched(device: str = "gpu-0") -> bytes:
     answer = answers.listed(answers.pod("watcher", "a"))
     resource = answer.pod_resources[0].containers[0].dynamic_resources.add()
     resource.claim_namespace, resource.claim_name = "n", "watch-all"
-    resource.claim_resources.add(driver_name="drv", pool_name="pool", device_name="gpu-0")
+    resource.claim_resources.add(driver_name="drv", pool_name="pool", device_name=device)
     return answer.SerializeToString()
 
 
@@ -865,3 +865,7 @@ async def test_new_claim_is_read_before_its_administrator_is_shown(slow: bool) -
         await loop.trigger(Trigger.ALLOCATION)
         assert len(claims.waited) == 1
         assert loop.owners == {"a": ["watcher"], "b": [], "pool/gpu-0": []}
+        # Kubernetes allocates a claim anew, under its name.
+        loop.kubelet.listed = _watched("gpu-1")
+        await loop.trigger(Trigger.ALLOCATION)
+        assert [names for names, _ in claims.waited[1:]] == [{name}]
