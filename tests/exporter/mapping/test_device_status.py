@@ -1,5 +1,6 @@
 """exporter.mapping.device_status: statuses made from those before equal statuses made anew."""
 
+from collections.abc import Collection
 from types import MappingProxyType
 
 from hypothesis import given, settings
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
-from exporter.mapping.dra import ChosenDevice, PodDevices, ResourceHealth
+from exporter.mapping.dra import ChosenDevice, ClaimName, PodDevices, ResourceHealth
 from exporter.mapping.holdings import Holding, HoldingTracker, OpenHolding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
@@ -49,7 +50,7 @@ _STEP = st.fixed_dictionaries(
 class _Recorded:
     """History that has every holding from the time 1."""
 
-    def take(self, holding: Holding) -> OpenHolding:
+    def take(self, holding: Holding, claims: Collection[ClaimName] = ()) -> OpenHolding:
         return OpenHolding(1.0, exact=True, uid="")
 
 
