@@ -238,7 +238,8 @@ def read_holding(values: Sequence[Any], decode: Decode) -> HoldingRow:
 
 def _read_claim(text: str, pod: str, namespace: str) -> tuple[str, str, str]:
     """The claim's namespace, its name, and the share's id."""
-    begins, rest, other, share_id = (*json.loads(text), None, "")[:4]
+    begins, rest, *others = json.loads(text)
+    other, share_id = others or (None, "")
     claim_namespace = namespace if other is None else _string(other)
     return claim_namespace, pod[:begins] + _string(rest), _string(share_id)
 
