@@ -54,8 +54,9 @@ def history(
 ) -> None:
     """Who held which device, from when to when. Times are in UTC.
 
-    RESOURCE is a resource name, or the part after its slash if only one resource ends so. DEVICE is a whole
-    id, the id of the parent device, or a part of an id. =DEVICE searches all resources.
+    RESOURCE is a resource name, or the part after its slash if only one resource ends so; or a DRA driver, or
+    the extended resource or DeviceClass that a container asked for. DEVICE is a whole id, the id of the
+    parent device, or a part of an id. =DEVICE searches all resources.
     """
     query = parse_query(what, pod, namespace)
     source = choose_source(ctx, SourceFlags(**flags))

@@ -185,9 +185,13 @@ def _facts(holder: Holder, workload: Workload, node: str, parent: str) -> Holdin
 
 
 def _through_claim(facts: HoldingFacts, device: Device, holder: Holder) -> HoldingFacts:
-    """`facts` with the first claim through which `holder` has a claimed device."""
+    """`facts` with the first claim through which `holder` has a claimed device; as they are for a holder that
+    a plugin gave the same device.
+    """
     claims = () if device.claimed is None else device.claimed.through
-    claim = next(one for one in claims if one.holder == holder and not one.admin)
+    claim = next((one for one in claims if one.holder == holder and not one.admin), None)
+    if claim is None:
+        return facts
     return facts._replace(
         claim_namespace=bounded(claim.claim_namespace),
         claim=bounded(claim.claim),

@@ -495,7 +495,7 @@ class Model:
         while cursor is not None:
             path = f"/api/v1/history?limit=1000{cursor and f'&cursor={cursor}'}"
             document = await owners.get_json(self.url, path)
-            rows += [row for row in document["holdings"] if row["resource"]]
+            rows += [row for row in document["holdings"] if row["claim"] is None]
             cursor = document["next"]
         wrong = [row for row in rows if not self.bounded(row)]
         if self.identities:

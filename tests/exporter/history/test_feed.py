@@ -108,6 +108,16 @@ def test_of_several_claims_the_first_that_is_not_for_administration_is_recorded(
     assert facts[5:] == ("ns", "b", "share-2", "x/gpu")
 
 
+def test_a_holder_through_a_plugin_of_a_device_that_is_also_claimed_has_no_claim() -> None:
+    one, other = Holder("ns", "p", "main"), Holder("ns", "q", "main")
+    both = replace(scene.claimed("g", ClaimHolding(one, "ns", "mine"), pool="node-1"), holders=(one, other))
+    found = all_holdings(State(snapshot=Snapshot((both,))), NODE)
+    assert {key.pod: [facts.claim for facts in known] for key, known in found.items()} == {
+        "p": ["mine"],
+        "q": [""],
+    }
+
+
 def test_a_step_has_only_what_changed() -> None:
     one = _Shown(("p", "q"), "pq", "mine", "", ("u1", "u2"), ("web", "train"), "", "", complete=True)
     before = _state(one, None)
