@@ -294,6 +294,9 @@ def _identity(facts: DeviceFacts) -> str:
     name, device = _cut(facts.key.device), facts.device
     if device is None:
         count = len(facts.parts)
+        if _driver(facts.parts[0]):
+            slices = "partition" if count == 1 else "partitions"
+            return f"{name} is a physical device. ResourceSlices name {count} {slices} of it."
         known = f"{count} devices that are its parts" if count > 1 else "one device that is its part"
         return f"{name} is a physical device. The kubelet lists {known}."
     also = f" {listed(facts.elsewhere)} also has a device of this id." if facts.elsewhere else ""
@@ -428,7 +431,7 @@ def _health(health: DeviceHealth) -> str:
     since = "" if health.since is None else f" since {utc(health.since)}"
     reason = f": {health.reason}" if health.reason else ""
     source = f" ({health.source})" if health.source else ""
-    return f"Health: {health.words}{since}{reason}{source}."
+    return f"Health: {health.words.removeprefix('health ')}{since}{reason}{source}."
 
 
 def _numa(facts: DeviceFacts) -> Iterator[str]:

@@ -78,9 +78,11 @@ def _held(facts: DeviceFacts) -> str:
         claims = {one[1:3] for one in holdings(device.claimed)}
         through = f" through {counted(len(claims), 'claim')}" if claims else ""
         return f"held by {_pods(len({holder[:2] for holder in device.holders}))}{through}"
-    held, count = sum(bool(part.holders) for part in facts.parts), len(facts.parts)
+    alternatives = sum(part.alternative for part in facts.parts)
+    held, count = sum(bool(part.holders) for part in facts.parts), len(facts.parts) - alternatives
     some = "all" if held == count > 1 else held or "none"
-    return f"divided into {counted(count, 'device')}, {some} held"
+    more = f", and {counted(alternatives, 'alternative')}" if alternatives else ""
+    return f"divided into {counted(count, 'device')}, {some} held{more}"
 
 
 def _pods(number: int) -> str:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.device_health import DeviceHealth, named
+from exporter.mapping.device_identity import DeviceIdentity
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
 from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.model import Claimed, DeviceKey
@@ -178,7 +179,7 @@ def _present(
         verdict=device_verdict(found, moment.freshness),
         kind=_kind(found),
         past=_past(key, answer, span, now),
-        facts=tuple(_facts(found, key, now)),
+        facts=tuple(_facts(found, key, now, None if device is None else state.status_of(device).identity)),
         nobody=_sentence(found.why_nobody),
         lines=() if device is None else tuple(parts.holder_lines(device, device.holders)),
         health=found.health,
@@ -224,12 +225,12 @@ def _kind(found: DeviceFacts) -> str:
     return "held" if any(one.holders for one in (*own, *found.parts)) else "free"
 
 
-def _facts(found: DeviceFacts, key: DeviceKey, now: float) -> Iterator[Fact]:
+def _facts(found: DeviceFacts, key: DeviceKey, now: float, identity: DeviceIdentity | None) -> Iterator[Fact]:
     device, reported, plugin = found.device, found.plugin_device, found.plugin
     yield Fact("Resource", text(key.resource), parts.resource_address(key.resource))
     claimed = None if device is None else device.claimed
     if claimed is not None:
-        yield from _claimed(claimed)
+        yield from _claimed(claimed, identity)
         if found.parent:
             yield Fact(
                 "Part of", text(found.parent, limit=ID_LENGTH), device_link(key.resource, found.parent)
@@ -272,8 +273,13 @@ def reading_words(reading: IdReading) -> str:
             return f"{part} ({rule})"
 
 
-def _claimed(claimed: Claimed) -> Iterator[Fact]:
+def _claimed(claimed: Claimed, identity: DeviceIdentity | None) -> Iterator[Fact]:
     """What DRA says about a device."""
+    if identity is not None:
+        values = (("Model", identity.model), ("UUID", identity.uuid), ("PCI address", identity.pci_address))
+        yield from [
+            Fact(name, text(value, limit=ID_LENGTH), copied=spelled(value)) for name, value in values if value
+        ]
     yield Fact("Driver", text(claimed.name.driver))
     yield Fact("Pool", text(claimed.name.pool))
     yield Fact("Name in the pool", text(claimed.name.device), copied=spelled(claimed.name.device))

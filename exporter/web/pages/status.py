@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.mapping.device_health import NOT_OFFERED
-from exporter.mapping.model import Container, ResourceCounts, Snapshot
+from exporter.mapping.model import Container, Device, ResourceCounts, Snapshot
 from exporter.mapping.state import Freshness, Moment, State
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import (
@@ -153,7 +153,7 @@ def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[s
         frame=Frame(moment, _title(moment, found), tag, "/", banner, seconds=False),
         query=query,
         triggers=", ".join(text(trigger, limit=120).shown for trigger in triggers) or "nothing",
-        notes=tuple(text(note, limit=300).shown for note in dict.fromkeys((*state.notes, *state.problems))),
+        notes=tuple(text(note, limit=300).shown for note in state.notes),
         findings=found,
         resources=resources(state, query),
         options=_options(snapshot, query),
@@ -188,12 +188,19 @@ def _summary(
     first, number = (page - 1) * query.per_page + 1, sum(len(cluster.shown) for cluster in shown)
     of = ""
     if state.taken_at is not None:
-        known = counted(len(state.devices), "device")
+        known = _counted(one.device for one in state.devices)
         of = f"{found} of {known}" if query.filters.any else known
     span = "" if rows <= query.per_page else f"{first} to {first + number - 1} of "
     if span and query.group is RowGroup.POD:
         span = f"rows {span}{rows}: "
     return f"{span}{of}"
+
+
+def _counted(devices: Iterable[Device]) -> str:
+    """`15 devices`, `15 devices and 3 alternatives`: these are never added up."""
+    alternatives = Counter(device.alternative for device in devices)
+    more = f" and {counted(alternatives[True], 'alternative')}" if alternatives[True] else ""
+    return f"{counted(alternatives[False], 'device')}{more}"
 
 
 def _nothing(state: State, query: PageQuery) -> str:
@@ -286,7 +293,10 @@ def group_header(cluster: Cluster, state: State) -> GroupHeader | None:
 
 def _by_resource(rows: Iterable[RowItem]) -> str:
     """`3 devices of nvidia.com/gpu, 1 of example.com/nic`"""
-    (name, number), *others = sorted(Counter(row.resource for row in rows).items())
+    numbers = Counter[str]()
+    for row in rows:
+        numbers[row.resource] += not row.device.alternative
+    (name, number), *others = sorted(numbers.items())
     counts = [f"{counted(number, 'device')} of {text(name).shown}"]
     return listed([*counts, *(f"{number} of {text(name).shown}" for name, number in others)], limit=4)
 

@@ -27,7 +27,7 @@ from exporter.mapping.model import (
     merge_reports,
 )
 from exporter.mapping.snapshot import build
-from exporter.mapping.state import Failure, State
+from exporter.mapping.state import Failure, Freshness, State
 from exporter.views.explain import (
     AmbiguousDevice,
     DeviceFacts,
@@ -37,6 +37,7 @@ from exporter.views.explain import (
     explain,
     sentences,
 )
+from exporter.views.verdict import device_verdict
 from harness import scene
 from harness.answers import allocatables, listings
 from harness.hostile import LONG
@@ -187,7 +188,7 @@ SENTENCES = {
     ("gpu-0", ""): (
         "pool-a/gpu-0 of dra.example is the device gpu-0 in the pool pool-a of the DRA driver dra.example: ",
         "ml/llama-0 (container trainer, uid uid-1) holds it through the claim ml/shared since 1970-01-01 ",
-        "Health: health not reported (no pod's status reports it, and no taint).",
+        "Health: not reported (no pod's status reports it, and no taint).",
         "No ResourceSlice names it: its model, NUMA node, capacity and taints are unknown.",
     ),
 }
@@ -259,6 +260,16 @@ def test_an_alternative_names_the_partition_that_counts() -> None:
     # A driver's names say nothing about another driver's devices.
     facts = _found("pool-a/gpu-0", "", state)
     assert [part.key.resource for part in facts.parts] == ["gpu.example.com"]
+
+
+def test_partitions_of_a_physical_device_are_not_added_up() -> None:
+    parts = [scene.claimed(f"half-{n}", parent="pool-a/set-0", alternative=n == 2) for n in range(3)]
+    state = scene.state(scene.snapshot(*parts, published=["gpu.example.com"]), at=1000.0)
+    facts = _found("pool-a/set-0", "", state)
+    said = sentences(facts, state, now=1.0, stale_after=60.0)[0]
+    assert said == "pool-a/set-0 is a physical device. ResourceSlices name 3 partitions of it."
+    words = "Health not reported; divided into 2 devices, none held, and 1 alternative."
+    assert device_verdict(facts, Freshness.FRESH).sentence == words
 
 
 def test_a_name_of_several_claimed_devices_is_ambiguous() -> None:

@@ -178,6 +178,32 @@ def test_pods_by_their_own_claims(text: str, found: str) -> None:
     assert [pod for _, pod in ItemMatcher(filters(text)).pods(State(snapshot=CLAIMED))] == found.split()
 
 
+_THROUGH = st.tuples(
+    st.sampled_from("abc"), st.sampled_from(["one", "two"]), st.sampled_from([None, False, True])
+)
+
+
+@given(st.lists(st.lists(_THROUGH, max_size=4), max_size=3), st.sampled_from(["one", "two"]))
+def test_a_claim_finds_the_pods_that_hold_by_it_and_no_administrator(
+    devices: list[list[tuple[str, str, bool | None]]], claim: str
+) -> None:
+    made = [
+        scene.claimed(
+            str(number),
+            *(ClaimHolding(Holder("n", pod, "c"), "n", name, admin=admin) for pod, name, admin in every),
+        )
+        for number, every in enumerate(devices)
+    ]
+    state = State(snapshot=scene.snapshot(*made))
+    holding = [
+        (pod, name, number) for number, every in enumerate(devices) for pod, name, admin in every if not admin
+    ]
+    matcher = ItemMatcher(Filters(claim=claim))
+    assert matcher.pods(state) == {("n", pod) for pod, name, _ in holding if name == claim}
+    found = {int(one.device.key.device.rpartition("/")[2]) for one in matcher.devices(state.devices)}
+    assert found == {number for _, name, number in holding if name == claim}
+
+
 ANOMALIES = (
     Anomaly(
         "double_held", "nvidia.com/gpu", "GPU-1", None, "held twice", pods=(("ml", "train-0"), ("web", "x"))

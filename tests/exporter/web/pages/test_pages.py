@@ -450,10 +450,12 @@ async def test_what_a_container_asked_by_and_the_slice_are_on_the_pages(
     await has(client, "/pods/ml/train-0", words)
 
 
-async def test_the_status_page_says_which_right_is_missing(client: Client, world: SimpleNamespace) -> None:
+async def test_the_page_of_a_device_without_a_slice_says_which_right_is_missing(
+    client: Client, world: SimpleNamespace
+) -> None:
     problem = "free claimed devices are unknown: the right to list resourceslices is missing"
     world.publish(sources=(SourceStatus("slices", up=False, problem=problem),))
-    await has(client, "/", problem)
+    await has(client, CLAIMED, problem)
 
 
 async def test_a_recreated_pod_has_its_lives_apart_with_links_between(

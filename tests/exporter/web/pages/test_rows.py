@@ -180,6 +180,10 @@ def test_an_alternative_is_below_its_physical_device_and_not_free() -> None:
     assert ids(arranged([item(spare, state), item(whole, state)], Sort(SortColumn.RESOURCE), state)) == [
         *("gpu-0", "a-half")
     ]
+    by_device = clusters([item(whole, state), item(spare, state)], RowGroup.DEVICE, 0, 9)
+    (heading,) = (group_header(one, state) for one in by_device)
+    assert heading is not None
+    assert heading.counts == "1 device of drv: 1 free, 1 alternative"
 
 
 DUST = AdvertisedDevice(healthy=False, reason="dust\x1b")
