@@ -11,7 +11,7 @@ from typing import IO, Any, Final, TypeVar, cast
 import click
 import msgspec
 
-from exporter.views.schema import ClaimHolderEntry, Envelope, HolderEntry
+from exporter.views.schema import DeviceEntry, Envelope, HolderEntry
 from exporter.views.wording import LOOSELY, parse_time
 from runtime.text import visible
 
@@ -180,11 +180,28 @@ def parse_time_flag(text: str | None, flag: str, now: float) -> float | None:
         raise click.BadParameter(f"{error}, expected {TIME_FORMATS}", param_hint=flag) from None
 
 
-def unconfirmed(holder: HolderEntry | ClaimHolderEntry | None) -> str:
+def unconfirmed(holder: HolderEntry | None) -> str:
     """Marks for a holder that the kubelet has not listed since its restart, and for one whose physical device
     another scheduler chose and cannot be told.
     """
     if holder is None:
         return ""
-    unprovable = isinstance(holder, HolderEntry) and not holder.provable
-    return f"{'' if holder.confirmed else ', unconfirmed'}{', not provable' if unprovable else ''}"
+    return f"{'' if holder.confirmed else ', unconfirmed'}{'' if holder.provable else ', not provable'}"
+
+
+def claims_of(device: DeviceEntry, holder: HolderEntry) -> str:
+    """The claims through which `holder` holds a device, with the share of each that has one."""
+    names = (holder.namespace, holder.pod, holder.container)
+    return ", ".join(
+        f"{one.claim_namespace}/{one.claim}{f' ({one.share_id})' if one.share_id else ''}"
+        for one in (() if device.claimed is None else device.claimed.through)
+        if not one.admin and (one.namespace, one.pod, one.container) == names
+    )
+
+
+def taints_of(device: DeviceEntry) -> list[str]:
+    """The taints of a claimed device, as kubectl writes those of a node: `example.com/xid=79:NoExecute`."""
+    return [
+        f"{one.key}{f'={one.value}' if one.value else ''}:{one.effect}"
+        for one in (() if device.claimed is None else device.claimed.taints)
+    ]

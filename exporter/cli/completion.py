@@ -140,7 +140,7 @@ def complete_namespace(ctx: click.Context, param: click.Parameter, incomplete: s
 def _pods(ctx: click.Context) -> set[tuple[str, str]]:
     """Namespaces and names of the pods that hold something."""
     nodes = list(_nodes(ctx))
-    holders = [h for node in nodes for one in (*node.devices, *node.claims) for h in one.holders]
+    holders = [h for node in nodes for one in node.devices for h in one.holders]
     cpus = [entry for node in nodes for entry in node.cpus]
     return {(one.namespace, one.pod) for one in (*holders, *cpus)}
 
@@ -151,14 +151,11 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def _devices(nodes: Iterable[Any]) -> set[tuple[str, str]]:
-    """Resources or drivers, and their devices."""
+    """The names that RESOURCE may have, and their devices."""
+    from exporter.cli.select import resource_names  # noqa: PLC0415 -- its structs take long to create
+
     return {
-        pair
-        for node in nodes
-        for pair in (
-            *((device.resource, device.device) for device in node.devices),
-            *((claim.driver, claim.device) for claim in node.claims),
-        )
+        (name, device.device) for node in nodes for device in node.devices for name in resource_names(device)
     }
 
 

@@ -10,9 +10,11 @@ from exporter.cli.common import (
     NoMatchError,
     OutputFlags,
     as_json,
+    claims_of,
     exit_if_stale,
     output_flags,
     say,
+    taints_of,
     unconfirmed,
     warn_unless_fresh,
 )
@@ -35,8 +37,8 @@ _RELATIVES: Final = 10
 def explain(ctx: click.Context, /, *, what: str, at: str | None, output: OutputFlags, **flags: Any) -> None:
     """One device: how its id reads, who holds it, and why it has a holder or none.
 
-    DEVICE is a whole id, a parent's id, the name of a claimed device, or a part of an id. RESOURCE is needed
-    if several resources have a device with this id; the part after its slash is enough.
+    DEVICE is a whole id, a parent's id, a claimed device's name or CDI name, a UUID, or a part of an id.
+    RESOURCE is needed if several resources have a device with this id; the part after its slash is enough.
     """
     resource, device = parse_device(what)
     source = choose_source(ctx, SourceFlags(**flags))
@@ -96,7 +98,7 @@ def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterato
         yield "parent", shortened(document.parent)
     if document.entry is not None:
         yield from _of_device(document.entry)
-    yield from _of_parts(document)
+    yield from _health(document)
     if document.numa is not None and document.numa.told_by is not None:
         yield "numa", f"{ranges(document.numa.nodes)} (from the {document.numa.told_by})"
     for name, known in (("sibling", document.siblings), ("part", document.parts)):
@@ -105,24 +107,37 @@ def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterato
             yield name, f"{shortened(relative.device)} {holders or '(no holder)'}"
         if relatives is not None and len(known) > relatives:
             yield name, f"… and {len(known) - relatives} more: -o wide"
-    for claim in document.claims:
-        yield "claimed", f"{claim.driver} {claim.pool} {shortened(claim.device)}"
     age = "" if document.age_seconds is None else f", {lasting(document.age_seconds)} old"
     yield "mapping", f"{document.freshness}{age}, of {document.node}"
 
 
-def _of_parts(document: ExplainDocument) -> Iterator[tuple[str, str]]:
-    """The health of a physical device that the kubelet lists by its parts only."""
-    health = document.health
-    if document.entry is not None or health is None:
+def _health(document: ExplainDocument) -> Iterator[tuple[str, str]]:
+    """The health of a claimed device, and of a physical device that the kubelet lists by its parts only."""
+    entry, health = document.entry, document.health
+    if health is None or (entry is not None and entry.claimed is None):
         return
     since = "" if health.since is None else f", since {health.since}"
     yield "health", f"{health.words}{'' if health.reason is None else f': {health.reason}'}{since}"
 
 
+def _of_claimed(entry: DeviceEntry) -> Iterator[tuple[str, str]]:
+    """What DRA says about a device."""
+    claimed = entry.claimed
+    if claimed is None:
+        return
+    yield "driver", claimed.driver
+    yield "pool", claimed.pool
+    for one in claimed.through:
+        if one.admin:
+            yield "admin", f"{one.namespace}/{one.pod} {one.container}, by {one.claim_namespace}/{one.claim}"
+    yield from (("taint", taint) for taint in taints_of(entry))
+    yield from (("attribute", f"{name}={value}") for name, value in claimed.attributes.items())
+    yield from (("capacity", f"{name}={value}") for name, value in claimed.capacity.items())
+
+
 def _of_device(entry: DeviceEntry) -> Iterator[tuple[str, str]]:
-    healthy = {True: "yes", False: "no", None: "not known"}[entry.healthy]
-    yield "allocatable", healthy
+    if entry.claimed is None:
+        yield "allocatable", {True: "yes", False: "no", None: "not known"}[entry.healthy]
     for holder in entry.holders:
         since = (
             "" if holder.since is None else f", since {'' if holder.since_exact else 'before '}{holder.since}"
@@ -132,6 +147,11 @@ def _of_device(entry: DeviceEntry) -> Iterator[tuple[str, str]]:
             yield "  uid", holder.pod_uid
         if holder.workload is not None:
             yield "  workload", f"{holder.workload.kind}/{holder.workload.name}"
+        if claims := claims_of(entry, holder):
+            yield "  claim", claims
+        if holder.requested_as not in {None, entry.resource}:
+            yield "  asked for", holder.requested_as or ""
+    yield from _of_claimed(entry)
     plugin = entry.plugin
     if plugin is None:
         return

@@ -7,7 +7,7 @@ the same label.
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -20,11 +20,14 @@ from exporter.cli.select import CpusEntry, MappingAnswer, NodeDocument
 from exporter.views.schema import (
     AnomalyEntry,
     AnomalyHolderEntry,
+    ClaimedEntry,
     ClaimEntry,
     ClaimHolderEntry,
     DeviceEntry,
     ErrorEntry,
     HolderEntry,
+    IdentityEntry,
+    ThroughEntry,
     WorkloadEntry,
 )
 from exporter.views.wording import counted, lasting, listed, rfc3339
@@ -34,14 +37,15 @@ _PATH: Final = "/api/v1/query"
 _PREFIX: Final = "devicelens_"
 _NODE_FAMILIES: Final = (
     *("device_info", "device_owner_info", "device_healthy", "device_held_since_timestamp_seconds"),
-    *("claim_device_info", "container_exclusive_cpus", "pod_info", "anomaly_info", "resource_devices"),
+    *("device_owner_unconfirmed", "device_owner_unprovable", "device_identity_info", "claim_device_info"),
+    *("container_exclusive_cpus", "pod_info", "anomaly_info", "resource_free_devices"),
 )
 _EXPORTER_FAMILIES: Final = ("up", "last_refresh_success_timestamp_seconds", "series_dropped")
 """Families without the label `node`."""
 _EXPORTER_LABELS: Final = (
     *("__name__", "node", "resource", "device", "parent", "numa_node", "namespace", "pod", "container"),
     *("pod_uid", "driver", "pool", "share_id", "claim_namespace", "claim", "uid", "workload_kind"),
-    *("workload", "phase", "priority_class", "kind"),
+    *("workload", "phase", "priority_class", "kind", "requested_as", "uuid", "pci_address", "model"),
 )
 """Labels of the families above (docs/metrics.md). All others are the target's."""
 _SCRAPE_LABELS: Final = (
@@ -99,6 +103,10 @@ class _Series(NamedTuple):
         return *self.pod, self.labels["container"]
 
 
+_Key = tuple[str, str]
+"""Resource and device."""
+_DeviceHolder = tuple[str, tuple[str, str, str]]
+"""A device, and namespace, pod and container of a holder."""
 _Families = Mapping[str, Sequence[_Series]]
 _Pods = Mapping[tuple[str, str], _Series]
 """The series of devicelens_pod_info, by namespace and name."""
@@ -250,6 +258,7 @@ def _node_mapping(name: str, families: _Families, exporter: Mapping[str, float],
     freshness = "unknown" if taken is None else "fresh" if up else "ageing"
     if any(anomaly.kind == "stale" for anomaly in anomalies) or (taken and now - taken_at > _STALE_AFTER):
         freshness = "stale"
+    devices = _devices(name, families, pods)
     return NodeDocument(
         node=name,
         generation=0,
@@ -257,8 +266,8 @@ def _node_mapping(name: str, families: _Families, exporter: Mapping[str, float],
         age_seconds=None if taken is None else round(max(0.0, now - taken_at), 3),
         freshness=freshness,
         error=None if up else ErrorEntry("the refresh", "devicelens_up 0", _NOT_UP, taken or rfc3339(now)),
-        devices=_devices(families, pods),
-        claims=_claims(families.get("claim_device_info", ()), pods),
+        devices=devices,
+        claims=_claims(families.get("claim_device_info", ()), pods, _holders(devices), name),
         cpus=tuple(
             CpusEntry(*series.holder, _uid(series, pods), int(series.value), None)
             for series in families.get("container_exclusive_cpus", ())
@@ -268,16 +277,21 @@ def _node_mapping(name: str, families: _Families, exporter: Mapping[str, float],
     )
 
 
-def _devices(families: _Families, pods: _Pods) -> tuple[DeviceEntry, ...]:
+def _devices(node: str, families: _Families, pods: _Pods) -> tuple[DeviceEntry, ...]:
     def by_device(family: str) -> dict[tuple[str, str], _Series]:
         return {series.device: series for series in families.get(family, ())}
 
-    info, healthy = by_device("device_info"), by_device("device_healthy")
+    info = by_device("device_info")
+    healthy = {key: series.value == 1.0 for key, series in by_device("device_healthy").items()}
     since = {
         (series.device, series.holder): rfc3339(series.value)
         for series in families.get("device_held_since_timestamp_seconds", ())
         if series.value > 0
     }
+    unconfirmed, unprovable = (
+        {(one.device, one.holder) for one in families.get(f"device_owner_{doubt}", ())}
+        for doubt in ("unconfirmed", "unprovable")
+    )
     holders: dict[tuple[str, str], list[HolderEntry]] = defaultdict(list)
     for series in families.get("device_owner_info", ()):
         info.setdefault(series.device, series)
@@ -287,18 +301,88 @@ def _devices(families: _Families, pods: _Pods) -> tuple[DeviceEntry, ...]:
             owner = WorkloadEntry(pod.labels["workload_kind"], pod.labels["workload"])
         started = since.get((series.device, series.holder))
         holders[series.device].append(
-            HolderEntry(*series.holder, _uid(series, pods), started, since_exact=False, workload=owner)
+            HolderEntry(
+                *series.holder,
+                _uid(series, pods),
+                started,
+                since_exact=False,
+                workload=owner,
+                confirmed=(series.device, series.holder) not in unconfirmed,
+                provable=(series.device, series.holder) not in unprovable,
+                requested_as=series.labels["requested_as"] or None,
+            )
         )
+    identities, claimed = by_device("device_identity_info"), _claimed(families, info, node)
+    free = _free(families, {key: not holders[key] and healthy.get(key, True) for key in info})
     return tuple(
         DeviceEntry(
             *series.device,
             series.labels["parent"] or None,
             tuple(sorted(int(node) for node in series.labels["numa_node"].split(",") if node.isdecimal())),
-            healthy[key].value == 1.0 if key in healthy else None,
+            healthy.get(key),
             tuple(sorted(holders[key], key=lambda h: (h.namespace, h.pod, h.container))),
+            identity=_identity_entry(identities.get(key)),
+            claimed=claimed.get(key),
+            free=free[key],
         )
         for key, series in sorted(info.items())
     )
+
+
+def _free(families: _Families, unheld: Mapping[_Key, bool]) -> dict[_Key, bool | None]:
+    """Whether a pod can get a device; None where the series do not say so. `unheld`: no pod holds the device,
+    and it is not unhealthy. No series says which unheld devices are reserved, or alternatives to others, but
+    one counts those that are free.
+    """
+    free = {one.labels["resource"]: one.value for one in families.get("resource_free_devices", ())}
+    numbers = Counter(resource for (resource, _), is_unheld in unheld.items() if is_unheld)
+    by_resource = {
+        resource: True if number == numbers[resource] else None if number else False
+        for resource, number in free.items()
+    }
+    return {
+        key: None if key[0] not in free else by_resource[key[0]] if is_unheld else False
+        for key, is_unheld in unheld.items()
+    }
+
+
+def _claimed(families: _Families, info: Mapping[_Key, _Series], node: str) -> Mapping[_Key, ClaimedEntry]:
+    """What the series of claims say about held devices: not their capacity, attributes, and taints."""
+    owned = {(one.labels["device"], one.holder): one.device for one in families.get("device_owner_info", ())}
+    through: dict[_Key, list[_Series]] = defaultdict(list)
+    for series in families.get("claim_device_info", ()):
+        name = _claimed_name(series, node)
+        # The resource is the driver, unless the slice has the attribute devicelens.dev/resource.
+        key: _Key | None = (series.labels["driver"], name)
+        if key not in info:
+            key = owned.get((name, series.holder))
+        if key is not None:
+            through[key].append(series)
+    found: dict[_Key, ClaimedEntry] = {}
+    for key, claims in through.items():
+        names = (claims[0].labels["driver"], claims[0].labels["pool"], claims[0].labels["device"])
+        entries = tuple([_through(one) for one in sorted(claims, key=lambda one: one.holder)])
+        found[key] = ClaimedEntry(*names, (), {}, {}, (), None, alternative=False, through=entries)
+    return found
+
+
+def _claimed_name(series: _Series, node: str) -> str:
+    """The device of a series of a claim, as the other families name it."""
+    device, pool = series.labels["device"], series.labels["pool"]
+    return device if pool == node else f"{pool}/{device}"
+
+
+def _through(series: _Series) -> ThroughEntry:
+    of = series.labels
+    claim = (of["claim_namespace"], of["claim"], of["share_id"] or None)
+    return ThroughEntry(*series.holder, *claim, request=None, requested_as=None, admin=None)
+
+
+def _identity_entry(series: _Series | None) -> IdentityEntry | None:
+    if series is None:
+        return None
+    of = series.labels
+    return IdentityEntry(of["uuid"], of["pci_address"], of["model"], of["driver"])
 
 
 def _uid(series: _Series, pods: _Pods) -> str | None:
@@ -306,16 +390,30 @@ def _uid(series: _Series, pods: _Pods) -> str | None:
     return series.labels["pod_uid"] or (pod.labels["uid"] if pod is not None else "") or None
 
 
-def _claims(claimed: Sequence[_Series], pods: _Pods) -> tuple[ClaimEntry, ...]:
+def _holders(devices: Sequence[DeviceEntry]) -> Mapping[_DeviceHolder, HolderEntry]:
+    return {
+        (device.device, (one.namespace, one.pod, one.container)): one
+        for device in devices
+        for one in device.holders
+    }
+
+
+def _claims(
+    claimed: Sequence[_Series], pods: _Pods, holders: Mapping[_DeviceHolder, HolderEntry], node: str
+) -> tuple[ClaimEntry, ...]:
     found: dict[tuple[str, str, str, str], list[ClaimHolderEntry]] = defaultdict(list)
     for series in claimed:
-        of = series.labels
-        found[of["driver"], of["pool"], of["device"], of["share_id"]].append(
-            ClaimHolderEntry(of["claim_namespace"], of["claim"], *series.holder, _uid(series, pods))
+        of, holder = series.labels, holders.get((_claimed_name(series, node), series.holder))
+        started, confirmed = (None, True) if holder is None else (holder.since, holder.confirmed)
+        entry = ClaimHolderEntry(
+            *(of["claim_namespace"], of["claim"], *series.holder, _uid(series, pods), started),
+            since_exact=False,
+            confirmed=confirmed,
         )
+        found[of["driver"], of["pool"], of["device"], of["share_id"]].append(entry)
     return tuple(
-        ClaimEntry(driver, pool, device, share or None, (), tuple(holders))
-        for (driver, pool, device, share), holders in sorted(found.items())
+        ClaimEntry(driver, pool, device, share or None, (), tuple(entries))
+        for (driver, pool, device, share), entries in sorted(found.items())
     )
 
 

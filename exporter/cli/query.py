@@ -67,6 +67,8 @@ def _fetch_from_exporter(client: ServerClient) -> MappingAnswer:
             break
     if len(generations) > 1:
         notes = (*notes, "devices and claims are from slightly different times, because they change often")
+    if claims is not None and claims.claims and not any(one.claimed for one in devices.devices):
+        notes = (*notes, "this exporter is older: claimed devices are in -o json only")
     node = NodeDocument(
         **{name: getattr(devices, name) for name in Envelope.__struct_fields__},
         devices=devices.devices,

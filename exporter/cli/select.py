@@ -1,4 +1,4 @@
-"""Which devices, claimed devices and exclusive CPUs match RESOURCE=DEVICE and --pod. Pure.
+"""Which devices and exclusive CPUs match RESOURCE=DEVICE and --pod. Pure.
 
 Every source answers in the shape of the exporter's API documents, so selection and output are the same for an
 exporter, a kubelet and Prometheus.
@@ -49,7 +49,7 @@ def exclusive_cpus(pods: Sequence[PodEntry]) -> tuple[CpusEntry, ...]:
 
 
 class MappingDocument(Envelope, frozen=True, kw_only=True):
-    """The devices, claimed devices and exclusive CPUs of one node."""
+    """The devices and exclusive CPUs of one node, and its claimed devices once more by share."""
 
     devices: tuple[DeviceEntry, ...]
     claims: tuple[ClaimEntry, ...] = ()
@@ -201,7 +201,7 @@ def select(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
         raise NoMatchError(_unknown_resource(answer, query.resource))
     named = narrow(answer, query)
     found = in_states(named, query.states).nodes
-    nodes = tuple(node for node in found if node.devices or node.claims or node.cpus)
+    nodes = tuple(node for node in found if node.devices or node.cpus)
     if not nodes:
         unknown = unknown_states(named, query.states)
         raise AskError(unknown) if unknown else NoMatchError(query.no_match(answer.place))
@@ -209,40 +209,90 @@ def select(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
 
 
 def in_states(answer: MappingAnswer, states: Collection[str]) -> MappingAnswer:
-    """The devices in any of `states`; all for no states. Claimed devices and exclusive CPUs are held."""
+    """The devices in any of `states`; all for no states. Exclusive CPUs are held."""
     if not states:
         return answer
-    held = "held" in states
     return replace(
         answer,
         nodes=tuple(
-            msgspec.structs.replace(
+            _with_devices(
                 node,
-                devices=tuple(device for device in node.devices if not _states(device).isdisjoint(states)),
-                claims=node.claims if held else (),
-                cpus=node.cpus if held else (),
+                [device for device in node.devices if not _states(device).isdisjoint(states)],
+                node.cpus if "held" in states else (),
             )
             for node in answer.nodes
         ),
     )
 
 
+def _with_devices(
+    node: NodeDocument, devices: Sequence[DeviceEntry], cpus: tuple[CpusEntry, ...]
+) -> NodeDocument:
+    """`node` with these devices and exclusive CPUs alone."""
+    shown = {name for device in devices for name in _claimed_names(device)}
+    claims = tuple(claim for claim in node.claims if (claim.driver, claim.pool, claim.device) in shown)
+    return msgspec.structs.replace(node, devices=tuple(devices), claims=claims, cpus=cpus)
+
+
+def _claimed_names(device: DeviceEntry) -> Iterator[tuple[str, str, str]]:
+    if device.claimed is not None:
+        yield device.claimed.driver, device.claimed.pool, device.claimed.device
+
+
+def is_free(device: DeviceEntry) -> bool:
+    """Whether a pod can get the device. An older exporter says so by the health of an unheld device."""
+    return bool(device.healthy and not device.holders) if device.free is None else device.free
+
+
+def is_alternative(device: DeviceEntry) -> bool:
+    """Whether another partition of the same physical device is counted in place of this one."""
+    return device.claimed is not None and device.claimed.alternative
+
+
 def _states(device: DeviceEntry) -> frozenset[str]:
-    held = ["held"] if device.holders else ["free"] if device.healthy else []
+    held = ["held"] if device.holders else ["free"] if is_free(device) else []
     return frozenset([*held, *(["unhealthy"] if device.healthy is False else [])])
 
 
 def unknown_states(answer: MappingAnswer, states: Collection[str]) -> str:
     """A warning where `states` ask for more than the source knows of its devices; "" elsewhere."""
-    asked = sorted({"free", "unhealthy"}.intersection(states))
-    places = [node.place for node in answer.nodes if any(device.healthy is None for device in node.devices)]
-    if not asked or not places:
+    unknown = [
+        (state, node, device)
+        for state in sorted({"free", "unhealthy"}.intersection(states))
+        for node in answer.nodes
+        for device in node.devices
+        if _is_unknown(device, state)
+    ]
+    if not unknown:
         return ""
-    where = listed([spelled(place) for place in places])
-    return (
-        f"it is unknown which devices of {where} are {' or '.join(asked)}: the kubelet does not report "
-        "allocatable devices"
-    )
+    places = listed([spelled(name) for name in dict.fromkeys(node.place for _, node, _ in unknown)])
+    words = " or ".join(dict.fromkeys(state for state, _, _ in unknown))
+    reasons = dict.fromkeys(_why_unknown(answer, state, device) for state, _, device in unknown)
+    return f"it is unknown which devices of {places} are {words}: {', and '.join(reasons)}"
+
+
+def knows_free(device: DeviceEntry) -> bool:
+    """Whether the free devices of the device's resource are known."""
+    return device.free is not None or (device.healthy is not None and device.claimed is None)
+
+
+def _is_unknown(device: DeviceEntry, state: str) -> bool:
+    """Whether it is unknown which devices of the resource are free, or whether this one is unhealthy. A free
+    device is not unhealthy.
+    """
+    if state == "free":
+        return not knows_free(device)
+    return device.healthy is None and (bool(device.holders) or device.free is None)
+
+
+def _why_unknown(answer: MappingAnswer, state: str, device: DeviceEntry) -> str:
+    if answer.fleet:
+        return "no series says so"
+    if device.claimed is None:
+        return "the kubelet does not report allocatable devices"
+    if state == "free":
+        return "no ResourceSlices of the driver are known"
+    return "no source reports the health of claimed devices"
 
 
 def narrow(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
@@ -262,7 +312,7 @@ def narrow(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
 
 
 DeviceNames = tuple[str, str | None, str]
-"""A device's id, its parent's id, and its id with pool and share."""
+"""A name of a device, its parent's id, and the text that a part is searched in."""
 DeviceMatcher = Callable[[str, str | None, str], bool]
 """Whether a device matches, by its DeviceNames."""
 
@@ -271,19 +321,38 @@ def _narrowed(
     node: NodeDocument, pod: NamespacedPod | None, resource: str | None, matches: DeviceMatcher | None
 ) -> NodeDocument:
     devices: list[DeviceEntry] = list(node.devices)
-    claims: list[ClaimEntry] = list(node.claims)
     cpus = node.cpus if resource in {None, CPU} and matches is None else ()
     if resource is not None:
-        devices = [d for d in devices if d.resource == resource]
-        claims = [c for c in claims if c.driver == resource]
+        devices = [d for d in devices if resource in resource_names(d)]
     if matches is not None:
-        devices = [d for d in devices if matches(d.device, d.parent, d.device)]
-        claims = [c for c in claims if matches(c.device, None, claimed_device(c))]
+        devices = [d for d in devices if any(matches(*names) for names in _names(d))]
     if pod is not None:
         devices = [d for d in devices if any(pod.holds(h.namespace, h.pod) for h in d.holders)]
-        claims = [c for c in claims if any(pod.holds(h.namespace, h.pod) for h in c.holders)]
         cpus = tuple(c for c in cpus if pod.holds(c.namespace, c.pod))
-    return msgspec.structs.replace(node, devices=tuple(devices), claims=tuple(claims), cpus=cpus)
+    return _with_devices(node, devices, cpus)
+
+
+def resource_names(device: DeviceEntry) -> Iterator[str]:
+    """The names that RESOURCE finds a device by: its resource, its driver, and what its holders asked by."""
+    yield device.resource
+    if device.claimed is not None:
+        yield device.claimed.driver
+    for holder in device.holders:
+        if holder.requested_as:
+            yield holder.requested_as
+
+
+def _names(device: DeviceEntry) -> Iterator["DeviceNames"]:
+    """The names that =DEVICE finds a device by: its id and parent, a claimed device's name and CDI names, and
+    its UUID and PCI address.
+    """
+    yield device.device, device.parent, device.device
+    further: list[str] = []
+    if device.claimed is not None:
+        further += [device.claimed.device, *device.claimed.cdi_devices]
+    if device.identity is not None:
+        further += [device.identity.uuid, device.identity.pci_address]
+    yield from ((name, None, name) for name in further if name)
 
 
 def device_matcher(known: Iterable[DeviceNames], given: str) -> DeviceMatcher:
@@ -301,17 +370,8 @@ def device_matcher(known: Iterable[DeviceNames], given: str) -> DeviceMatcher:
 def _device_names(answer: MappingAnswer, resource: str | None) -> Iterator[DeviceNames]:
     for node in answer.nodes:
         for device in node.devices:
-            if resource in {None, device.resource}:
-                yield device.device, device.parent, device.device
-        for claim in node.claims:
-            if resource in {None, claim.driver}:
-                yield claim.device, None, claimed_device(claim)
-
-
-def claimed_device(claim: ClaimEntry) -> str:
-    """A claimed device as the tables show it: `pool/device`, with its share if it has one."""
-    name = f"{claim.pool}/{claim.device}"
-    return f"{name} ({claim.share_id})" if claim.share_id else name
+            if resource is None or resource in resource_names(device):
+                yield from _names(device)
 
 
 def resource_among(known: Iterable[str], given: str) -> str | None:
@@ -333,11 +393,10 @@ def there_are(known: Iterable[str]) -> str:
 
 
 def _resources(answer: MappingAnswer) -> frozenset[str]:
-    """What RESOURCE may name: resources, DRA drivers, and exclusive CPUs."""
+    """What RESOURCE may name: resources, DRA drivers, what pods asked by, and exclusive CPUs."""
     return frozenset(
         [
-            *(device.resource for node in answer.nodes for device in node.devices),
-            *(claim.driver for node in answer.nodes for claim in node.claims),
+            *(name for node in answer.nodes for device in node.devices for name in resource_names(device)),
             *([CPU] if any(node.cpus for node in answer.nodes) else []),
         ]
     )
@@ -345,7 +404,6 @@ def _resources(answer: MappingAnswer) -> frozenset[str]:
 
 def _unknown_resource(answer: MappingAnswer, given: str) -> str:
     ids = [device.device for node in answer.nodes for device in node.devices]
-    ids += [claim.device for node in answer.nodes for claim in node.claims]
     if any(same(device, given) for device in ids):
         return f"there is no resource {spelled(given)!r}, but a device: ask for ={spelled(given)}"
     return f"no resource {spelled(given)!r} on {spelled(answer.place)}: {there_are(_resources(answer))}"

@@ -14,20 +14,20 @@ from typing import Final, NamedTuple, TextIO
 
 from rich.cells import cell_len
 
-from exporter.cli.common import OutputFlags, unconfirmed
+from exporter.cli.common import OutputFlags, claims_of, taints_of, unconfirmed
 from exporter.cli.select import (
     CPU,
     CpusEntry,
     HolderQuery,
     MappingAnswer,
     NodeDocument,
-    claimed_device,
+    is_alternative,
+    is_free,
+    knows_free,
 )
 from exporter.views.schema import (
     AnomaliesDocument,
     AnomalyEntry,
-    ClaimEntry,
-    ClaimHolderEntry,
     DeviceEntry,
     Envelope,
     HolderEntry,
@@ -45,7 +45,7 @@ from exporter.views.wording import (
 from runtime.text import shortened, visible
 
 _COLUMNS: Final = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE")
-_WIDE_COLUMNS: Final = (*_COLUMNS, "PARENT", "NUMA", "UID", "WORKLOAD", "CLAIM", "REASON")
+_WIDE_COLUMNS: Final = (*_COLUMNS, "PARENT", "NUMA", "UID", "WORKLOAD", "CLAIM", "REQUESTED AS", "REASON")
 _REASON_LIMIT: Final = 80
 """Characters of a reason; -o wide has all."""
 _COMBINING: Final = 3
@@ -170,21 +170,18 @@ def holders_table(
 
 
 def _counts(answer: MappingAnswer, *, cpus: bool) -> str:
-    """`4 devices: 2 held, 1 free, 1 unavailable; 1 claimed device`."""
-    devices = [device for node in answer.nodes for device in node.devices]
+    """`4 devices: 2 held, 1 free, 1 unavailable; 2 exclusive CPUs`. Alternatives are not counted."""
+    devices = [one for node in answer.nodes for one in node.devices if not is_alternative(one)]
     held = [device for device in devices if device.holders]
-    # Without a holder, by the kubelet's word: allocatable, not allocatable, unknown.
-    others = Counter(device.healthy for device in devices if not device.holders)
+    others = Counter(device_state(device) for device in devices if not device.holders)
     states = count_states(
         held=len(held),
         held_unhealthy=sum(device.healthy is False for device in held),
-        free=None if all(device.healthy is None for device in devices) else others[True],
-        unavailable=others[False],
+        free=others["free"] if any(map(knows_free, devices)) else None,
+        unavailable=sum(others[state] for state in ("unhealthy", "reserved", "unavailable")),
     )
-    unknown = f", {others[None]} unknown" if others[None] else ""
+    unknown = f", {others['unknown']} unknown" if others["unknown"] else ""
     counts = [f"{counted(len(devices), 'device')}: {states}{unknown}"] if devices else []
-    if claims := sum(len(node.claims) for node in answer.nodes):
-        counts.append(counted(claims, "claimed device"))
     if exclusive := sum(entry.count for node in answer.nodes for entry in node.cpus) if cpus else 0:
         counts.append(counted(exclusive, "exclusive CPU"))
     return "; ".join(counts)
@@ -214,9 +211,7 @@ def _node_rows(
 ) -> Iterator[SortedRow]:
     pod, now = query.pod, _now(node)
 
-    def sortable(
-        row: Row, device: str, holder: HolderEntry | ClaimHolderEntry | CpusEntry | None
-    ) -> SortedRow:
+    def sortable(row: Row, device: str, holder: HolderEntry | CpusEntry | None) -> SortedRow:
         if holder is None:
             return SortedRow(row, device, "", None)
         since = None if isinstance(holder, CpusEntry) else unix_time(holder.since)
@@ -231,11 +226,6 @@ def _node_rows(
         for holder in holders or [None]:
             since = _since(holder, now, wide=wide, exact=exact)
             yield sortable(_device_row(device, resource, holder, since, health), device.device, holder)
-    for claim in node.claims:
-        for claimer in claim.holders:
-            if pod is None or pod.holds(claimer.namespace, claimer.pod):
-                row = _claim_row(claim, claimer, _since(claimer, now, wide=wide, exact=exact))
-                yield sortable(row, claimed_device(claim), claimer)
     if _shows_cpus(query):
         yield from (sortable(_cpus_row(entry), "", entry) for entry in node.cpus)
 
@@ -246,23 +236,20 @@ def _device_row(
     what = (resource, Cell.of_id(device.device), Cell(f"{device_state(device)}{unconfirmed(holder)}"))
     parent, numa = Cell.of_id(device.parent or ""), Cell(ranges(device.numa_nodes))
     if holder is None:
-        return (*what, NO_CELL, NO_CELL, since, parent, numa, NO_CELL, NO_CELL, NO_CELL, health)
+        return (*what, NO_CELL, NO_CELL, since, parent, numa, *[NO_CELL] * 4, health)
     workload = holder.workload
     return (
         *what,
         Cell.raw(f"{holder.namespace}/{holder.pod}"),
         *(Cell.raw(holder.container), since, parent, numa, Cell.raw(holder.pod_uid or "")),
-        *(NO_CELL if workload is None else Cell.raw(f"{workload.kind}/{workload.name}"), NO_CELL, health),
+        NO_CELL if workload is None else Cell.raw(f"{workload.kind}/{workload.name}"),
+        *(Cell.raw(claims_of(device, holder)), Cell.raw(_asked_as(device, holder)), health),
     )
 
 
-def _claim_row(claim: ClaimEntry, holder: ClaimHolderEntry, since: Cell) -> Row:
-    return (
-        *(Cell.raw(claim.driver), Cell.of_id(claimed_device(claim)), Cell(f"held{unconfirmed(holder)}")),
-        *(Cell.raw(f"{holder.namespace}/{holder.pod}"), Cell.raw(holder.container), since),
-        *(NO_CELL, NO_CELL, Cell.raw(holder.pod_uid or ""), NO_CELL),
-        *(Cell.raw(f"{holder.claim_namespace}/{holder.claim}"), NO_CELL),
-    )
+def _asked_as(device: DeviceEntry, holder: HolderEntry) -> str:
+    """What `holder` asked for, where the resource does not say so."""
+    return "" if holder.requested_as == device.resource else holder.requested_as or ""
 
 
 def _cpus_row(entry: CpusEntry) -> Row:
@@ -270,18 +257,20 @@ def _cpus_row(entry: CpusEntry) -> Row:
     return (
         *(Cell(CPU), Cell(ids), Cell("held"), Cell.raw(f"{entry.namespace}/{entry.pod}")),
         *(Cell.raw(entry.container), NO_CELL, NO_CELL, Cell(ranges(entry.numa_nodes))),
-        *(Cell.raw(entry.pod_uid or ""), NO_CELL, NO_CELL, NO_CELL),
+        *(Cell.raw(entry.pod_uid or ""), *[NO_CELL] * 4),
     )
 
 
 def _reason(device: DeviceEntry, node: NodeDocument) -> str:
-    """Why the device is unhealthy: no longer offered, its plugin's reason, or else its anomalies' kinds."""
+    """Why the device is unhealthy: no longer offered, its plugin's reason, its taints, or its anomalies."""
     gone = unix_time(device.no_longer_offered_since)
     if gone is not None:
         return f"no longer offered since {clock_time(gone, _now(node))}Z"
     plugin = device.plugin
     if plugin is not None and plugin.health == "Unhealthy":
         return plugin.reason or "its plugin gives no reason"
+    if taints := taints_of(device):
+        return ", ".join(taints)
     kinds = [
         a.kind
         for a in node.anomalies
@@ -299,15 +288,23 @@ def _short_reason(device: DeviceEntry, node: NodeDocument) -> str:
 
 
 def device_state(device: DeviceEntry) -> str:
-    """unhealthy, held, free, or unknown where the kubelet does not report allocatable devices."""
+    """unhealthy, held, alternative, free, reserved for a claim without a container, unavailable (Prometheus
+    does not say why), or unknown where only held devices are known.
+    """
     if device.healthy is False:
         return "unhealthy"
     if device.holders:
         return "held"
-    return "free" if device.healthy else "unknown"
+    if is_alternative(device):
+        return "alternative"
+    if is_free(device):
+        return "free"
+    if device.free is None:
+        return "unknown"
+    return "unavailable" if device.claimed is None else "reserved"
 
 
-def _since(holder: HolderEntry | ClaimHolderEntry | None, now: float, *, wide: bool, exact: bool) -> Cell:
+def _since(holder: HolderEntry | None, now: float, *, wide: bool, exact: bool) -> Cell:
     if holder is None:
         return NO_CELL
     before = "" if holder.since_exact or not exact else "before "

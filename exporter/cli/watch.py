@@ -29,14 +29,13 @@ from exporter.cli.select import (
     MappingAnswer,
     NamespacedPod,
     NodeDocument,
-    claimed_device,
     in_states,
+    is_alternative,
     narrow,
 )
 from exporter.cli.sources import ChosenSource
 from exporter.cli.table import Cell, Table, holders_table
 from exporter.cli.terminal import draw, open_console
-from exporter.views.schema import ClaimHolderEntry, HolderEntry
 from exporter.views.wording import clock_time, counted, rfc3339, spelled
 from runtime.text import visible
 
@@ -193,7 +192,7 @@ class HolderChange(Struct, frozen=True):
 
     `event` is held (already by the first answer), allocated, released, unhealthy, healthy; of a node lost
     (Prometheus has no data) and back, or stale (the exporter's mapping) and fresh. `resource` and `device`
-    are "" for a change of a node, `pod` is "" for a change without a holder.
+    are "" for a change of a node, `pod` is "" for a change without a holder. `confirmed` as in HolderEntry.
     """
 
     event: str
@@ -205,6 +204,7 @@ class HolderChange(Struct, frozen=True):
     pod: str = ""
     container: str = ""
     uid: str = ""
+    confirmed: bool = True
 
     @property
     def name(self) -> tuple[Place, str, str]:
@@ -214,8 +214,10 @@ class HolderChange(Struct, frozen=True):
 
 _Holding = tuple[str, str, str, str, str]
 """Resource, device, namespace, pod and container."""
-_Proof = tuple[str, str]
-"""What distinguishes a pod from its successor of the same name: uid, and start; "" if unknown."""
+_Proof = tuple[str, str, bool]
+"""What distinguishes a pod from its successor of the same name: uid, and start; "" if unknown. Whether the
+kubelet has confirmed the holding.
+"""
 
 
 class _NodeHoldings(Struct, frozen=True):
@@ -230,19 +232,15 @@ _NOTHING: Final = _NodeHoldings({}, frozenset(), "")
 def _node_holdings(node: NodeDocument, pod: NamespacedPod | None, *, fleet: bool) -> _NodeHoldings:
     """The holdings of a node, of all pods or of `pod` alone."""
     held: dict[_Holding, _Proof] = {}
-    entries: list[tuple[str, str, HolderEntry | ClaimHolderEntry]] = [
-        *((d.resource, d.device, holder) for d in node.devices for holder in d.holders),
-        *((c.driver, claimed_device(c), holder) for c in node.claims for holder in c.holders),
-    ]
-    for resource, device, holder in entries:
+    for resource, device, holder in [(d.resource, d.device, h) for d in node.devices for h in d.holders]:
         if pod is None or pod.holds(holder.namespace, holder.pod):
             # Any other start proves nothing: an exporter without a history file sees each holder first after
             # its own restart.
             start = holder.since if holder.since_exact and not fleet else None
             key = (resource, device, holder.namespace, holder.pod, holder.container)
-            held[key] = (holder.pod_uid or "", start or "")
+            held[key] = (holder.pod_uid or "", start or "", holder.confirmed)
     for cpus in node.cpus if pod is not None else ():
-        held[CPU, _cpu_ids(cpus), cpus.namespace, cpus.pod, cpus.container] = (cpus.pod_uid or "", "")
+        held[CPU, _cpu_ids(cpus), cpus.namespace, cpus.pod, cpus.container] = (cpus.pod_uid or "", "", True)
     unhealthy = frozenset((d.resource, d.device) for d in node.devices if d.healthy is False)
     return _NodeHoldings(held, unhealthy, node.taken_at or "")
 
@@ -301,7 +299,7 @@ def _differences(place: Place, earlier: _NodeHoldings | None, now: _NodeHoldings
     for event, some, others in (("released", before.held, now.held), (began, now.held, before.held)):
         for key, proof in some.items():
             if key not in others or _replaced(proof, others[key]):
-                yield HolderChange(event, place, now.time, *key, uid=proof[0])
+                yield HolderChange(event, place, now.time, *key, uid=proof[0], confirmed=proof[2])
     for event, devices in (
         ("unhealthy", now.unhealthy - before.unhealthy),
         ("healthy", before.unhealthy - now.unhealthy),
@@ -310,7 +308,8 @@ def _differences(place: Place, earlier: _NodeHoldings | None, now: _NodeHoldings
             # With its holder if there is only one.
             holders = [key for key in now.held if key[:2] == device]
             names = holders[0][2:] if len(holders) == 1 else ("", "", "")
-            yield HolderChange(event, place, now.time, *device, *names)
+            confirmed = len(holders) != 1 or now.held[holders[0]][2]
+            yield HolderChange(event, place, now.time, *device, *names, confirmed=confirmed)
 
 
 def _replaced(one: _Proof, other: _Proof) -> bool:
@@ -327,6 +326,7 @@ def as_line(change: HolderChange, now: str, *, fleet: bool) -> str:
         *map(Cell.raw, [*(value for _, value in labels), node] if fleet or not change.resource else []),
         *(Cell.raw(change.resource), Cell.of_id(change.device)),
         *map(Cell.raw, [f"{change.namespace}/{change.pod}", change.container] if change.pod else []),
+        Cell("" if change.confirmed else "unconfirmed"),
     ]
     seconds, dot, _ = spelled(change.time or now).partition(".")
     time_and_event = (f"{seconds}Z" if dot else seconds, f"{change.event:<9}")
@@ -343,6 +343,7 @@ def as_json_line(change: HolderChange, now: str) -> str:
         "labels": dict(change.place[1]),
         **{name: getattr(change, name) or None for name in members},
         "pod_uid": change.uid or None,
+        "confirmed": change.confirmed,
     }
     return json.dumps(document, ensure_ascii=True).replace("\x7f", "\\u007f")
 
@@ -394,13 +395,12 @@ class ChangeLines:
 
 
 def _devices(answer: MappingAnswer) -> frozenset[tuple[Place, str, str]]:
-    """The devices, claimed devices and exclusive CPUs of an answer, as HolderChange names them."""
+    """The devices and exclusive CPUs of an answer, as HolderChange names them."""
     return frozenset(
         (_place(node), *pair)
         for node in answer.nodes
         for pair in (
             *((device.resource, device.device) for device in node.devices),
-            *((claim.driver, claimed_device(claim)) for claim in node.claims),
             *((CPU, _cpu_ids(entry)) for entry in node.cpus),
         )
     )
@@ -484,7 +484,7 @@ class LiveTable:
             return Text(visible(f"as of {at}: {self._reason}; trying again", 500), "bold red")
         freshness = {node.freshness for node in answer.nodes} - {"fresh"}
         state = f", {', '.join(sorted(freshness))}" if freshness and not answer.fleet else ""
-        devices = [device for node in answer.nodes for device in node.devices]
+        devices = [one for node in answer.nodes for one in node.devices if not is_alternative(one)]
         held = sum(1 for device in devices if device.holders)
         count = f"{held} of {counted(len(devices), 'device')} held"
         style = "bold red" if STALE & freshness else ""

@@ -147,9 +147,9 @@ def who(
 ) -> None:
     """Which pod holds which device.
 
-    RESOURCE is a resource name, or the part after its slash if only one resource ends so; or a DRA driver, or
-    cpu. DEVICE is a whole id, the id of the parent device, or a part of an id. =DEVICE searches all
-    resources.
+    RESOURCE is a resource name or DeviceClass that a container asked for, or the part after its slash if only
+    one ends so; or a DRA driver, or cpu. DEVICE is a whole id, the id of the parent device, a UUID, PCI
+    address or CDI name, or a part of one. =DEVICE searches all resources.
     """
     query = parse_query(what, pod, namespace, chain.from_iterable(states))
     source = choose_source(ctx, SourceFlags(**flags))

@@ -1,6 +1,5 @@
-"""Anomalies in one snapshot: plugin_gone, unhealthy_held, double_held and no_longer_offered.
-
-Anomalies that depend on time are in anomaly_tracker, those of claimed devices in status_anomalies.
+"""Anomalies in one snapshot: plugin_gone, unhealthy_held, double_held and no_longer_offered. Anomalies that
+depend on time are in anomaly_tracker.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -44,9 +43,7 @@ def find(
     if snapshot.complete:
         for resource, counts in snapshot.resources().items():
             # A plugin that the kubelet watches and whose devices are all unhealthy is not gone.
-            claimed = resource in snapshot.published or resource in snapshot.held_only
-            none = counts.allocatable == 0 and counts.allocated > 0
-            if none and not claimed and not advertised.serves(resource):
+            if counts.allocatable == 0 and counts.allocated > 0 and not advertised.serves(resource):
                 gone.add(resource)
                 found.append(_plugin_gone(resource, snapshot, advertised))
     found = [one for one in found if one.kind != "no_longer_offered" or one.resource not in gone]
@@ -56,13 +53,11 @@ def find(
         for one in snapshot.devices
         if one.holders and (one.parent or not one.allocatable or one.holders[1:])
     ]:
-        if device.parent and device.surely_held:
-            parts.append(device)
-        if device.claimed is not None:
-            continue
         if not device.allocatable and device.key.resource not in gone:
             found.extend(_unhealthy_held(device, advertised))
-        if len(device.holders) > 1 and not _shared(device, advertised, reader):
+        if device.parent:
+            parts.append(device)
+        if len(device.holders) > 1 and not device.claimed and not _shared(device, advertised, reader):
             found.extend(_double_held(device))
     if parts:
         found.extend(_whole_and_parts(snapshot, parts))
@@ -118,15 +113,14 @@ def pods_of(holders: Iterable[Holder]) -> tuple[PodKey, ...]:
     return tuple(sorted({(holder.namespace, holder.pod) for holder in holders}))
 
 
-def names(pods: Iterable[PodKey]) -> list[str]:
-    """`namespace/name` of each pod, or of each claim."""
+def _names(pods: Iterable[PodKey]) -> list[str]:
     return [f"{namespace}/{pod}" for namespace, pod in pods]
 
 
 def _plugin_gone(resource: str, snapshot: Snapshot, advertised: PluginReports) -> Anomaly:
     held = [device for device in snapshot.devices if device.key.resource == resource and device.holders]
     pods = pods_of(holder for device in held for holder in device.holders)
-    evidence = f"none is allocatable, while {len(held)} of its devices are held by {listed(names(pods))}"
+    evidence = f"none is allocatable, while {len(held)} of its devices are held by {listed(_names(pods))}"
     found = advertised.resources.get(resource)
     if found is not None and not found.report.answers:
         evidence += f"; its plugin does not answer: {found.report.problem}"
@@ -160,12 +154,12 @@ def _unhealthy_held(device: Device, advertised: PluginReports) -> Iterator[Anoma
 
 def _double_held(device: Device) -> Iterator[Anomaly]:
     """kubelet: a device is allocated to one container; containers of one pod may pass it on."""
-    if not of_several_pods(device.holders):
+    if not _of_several_pods(device.holders):
         return
     pods = pods_of(device.holders)
     same_name = "" if len(pods) > 1 else " under one name"
     count = max(len(pods), len({holder.pod_uid for holder in device.holders}))
-    evidence = f"{count} pods hold it{same_name}: {listed(names(pods))}"
+    evidence = f"{count} pods hold it{same_name}: {listed(_names(pods))}"
     key = device.key
     for holder in device.holders:
         yield Anomaly(
@@ -175,7 +169,7 @@ def _double_held(device: Device) -> Iterator[Anomaly]:
         )
 
 
-def of_several_pods(holders: Iterable[Holder]) -> bool:
+def _of_several_pods(holders: Iterable[Holder]) -> bool:
     """Whether `holders` have several names, or one name and two known uids."""
     pods: dict[PodKey, set[str]] = {}
     for holder in holders:
@@ -205,16 +199,16 @@ def _whole_and_parts(snapshot: Snapshot, parts: Iterable[Device]) -> Iterator[An
     for whole in [device for device in snapshot.devices if device.key[1] in of_parent]:
         resource = _plain(whole.key.resource)
         held = [part for part in of_parent[whole.key.device] if _plain(part.key.resource) == resource]
-        if not held or not whole.surely_held or any(map(snapshot.doubt, whole.holders)):
+        if not held or not whole.holders or any(map(snapshot.doubt, whole.holders)):
             continue
         of_parts = [holder for part in held for holder in part.holders]
         holders = [*whole.holders, *of_parts]
-        if not of_several_pods(holders):
+        if not _of_several_pods(holders):
             continue
-        parts_of = listed([shortened(part.key.device) for part in held])
+        names = listed([shortened(part.key.device) for part in held])
         evidence = (
-            f"{listed(names(pods_of(whole.holders)))} holds it as a whole, "
-            f"{listed(names(pods_of(of_parts)))} a part of it: {parts_of}"
+            f"{listed(_names(pods_of(whole.holders)))} holds it as a whole, "
+            f"{listed(_names(pods_of(of_parts)))} a part of it: {names}"
         )
         ids = (whole.key.device, *(part.key.device for part in held))[:MAX_FACTS]
         for holder in whole.holders:

@@ -4,15 +4,16 @@ A refresh changes few of a node's devices. Metrics, API and pages recognise the 
 what they made of them.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.mapping.chosen_devices import KUBELETS, NO_CHOICES, Choice, Choices, choices
-from exporter.mapping.device_health import BY_STATUS, NO_HEALTH, UNHEALTHY, DeviceHealth, HealthFacts
+from exporter.mapping.device_health import NO_HEALTH, DeviceHealth, HealthFacts
 from exporter.mapping.device_identity import DeviceIdentity, identity_of
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
@@ -28,6 +29,7 @@ from exporter.mapping.model import (
     Snapshot,
 )
 
+NOBODY_ILL: Final[Mapping[DeviceKey, DeviceHealth]] = MappingProxyType({})
 _Since = Mapping[Holding, HeldSince]
 _Pods = Mapping[PodKey, PodIdentity]
 
@@ -56,7 +58,7 @@ class PluginStatus(NamedTuple):
 
 class DeviceStatus(Struct, frozen=True):
     """A device of a snapshot, its health, its holders in order, what its plugin reports, None without a
-    report, and what is known of the physical device, None for nothing.
+    report, and what is known of the physical device, None for nothing. `free` as Snapshot.is_free.
     """
 
     device: Device
@@ -64,6 +66,7 @@ class DeviceStatus(Struct, frozen=True):
     holders: tuple[HolderStatus, ...] = ()
     plugin: PluginStatus | None = None
     identity: DeviceIdentity | None = None
+    free: bool | None = None
 
     @property
     def healthy(self) -> bool | None:
@@ -71,17 +74,10 @@ class DeviceStatus(Struct, frozen=True):
         return self.health.healthy
 
 
-class IllDevice(NamedTuple):
-    """A device, and why the status of a pod that has it calls it unhealthy, "" without a reason."""
-
-    device: Device
-    reason: str
-
-
 class DeviceStatuses(Struct, frozen=True, eq=False):
     """The statuses of a snapshot's devices, in its order, and what they were made of.
 
-    `ill` are the devices that are unhealthy by the status of a pod that has them.
+    `ill` is the health of unhealthy devices that count as allocatable: a holder's pod status says so.
     `choices` are the physical devices that other schedulers chose for holders.
     """
 
@@ -90,20 +86,17 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
     pods: Mapping[PodKey, PodIdentity]
     advertised: PluginReports
     devices: tuple[DeviceStatus, ...] = ()
-    ill: Mapping[DeviceKey, IllDevice] = field(
-        default_factory=lambda: MappingProxyType(dict[DeviceKey, IllDevice]())
-    )
+    ill: Mapping[DeviceKey, DeviceHealth] = NOBODY_ILL
     choices: Choices = NO_CHOICES
 
     def resources(self) -> Mapping[str, ResourceCounts]:
         """Counts of each resource, by name; those that are ill count as unhealthy."""
+        counts = self.snapshot.resources()
         if not self.ill:
-            return self.snapshot.resources()
-        found = dict(self.snapshot.resources())
-        for key, (device, _) in self.ill.items():
-            if device.allocatable and not device.alternative:
-                counts, free = found[key.resource], not (device.holders or device.reserved)
-                found[key.resource] = replace(counts, unhealthy=counts.unhealthy + 1, free=counts.free - free)
+            return counts
+        found = dict(counts)
+        for resource, number in Counter([key.resource for key in self.ill]).items():
+            found[resource] = replace(found[resource], unhealthy=found[resource].unhealthy + number)
         return found
 
     def is_of(
@@ -121,30 +114,12 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
         """The status of one device."""
         holders = tuple([self._holder(device, holder) for holder in device.holders])
         identity = identity_of(device, self.advertised.devices.get(device.key))
-        return DeviceStatus(device, self.health(device), holders, self._plugin(device.key), identity)
+        plugin, free = self._plugin(device.key), self.snapshot.is_free(device)
+        return DeviceStatus(device, self.health(device), holders, plugin, identity, free)
 
     def health(self, device: Device) -> DeviceHealth:
         """The health of one device."""
         return HealthFacts(self.snapshot.complete, self.pods, self.advertised).of(device)
-
-    def dated(
-        self, since: Mapping[Holding, HeldSince], last: "DeviceStatuses | None" = None
-    ) -> "DeviceStatuses":
-        """These statuses with the starts `since`. They differ only where a device changed since `last`; None
-        if any may.
-        """
-        if since is self.since:
-            return self
-        changed = None if last is None else self.snapshot.changed_at(last.snapshot)
-        found = list(self.devices)
-        for index in range(len(found)) if changed is None else changed:
-            status = found[index]
-            if status.holders:
-                key = status.device.key
-                starts = [since.get(Holding(key, one.holder)) for one in status.holders]
-                holders = [one._replace(since=at) for one, at in zip(status.holders, starts, strict=True)]
-                found[index] = _same_or(status, replace(status, holders=tuple(holders)))
-        return replace(self, since=since, devices=tuple(found))
 
     def _holder(self, device: Device, holder: Holder) -> HolderStatus:
         pod, since = holder[:2], self.since.get(Holding(device.key, holder))
@@ -161,8 +136,10 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
 
     def changed_since(self, last: "DeviceStatuses") -> Collection[int] | None:
         """The indexes of the devices whose status may differ from that in `last`. None if any may."""
-        devices = self.snapshot.changed_at(last.snapshot)
-        if devices is None or self.snapshot.complete != last.snapshot.complete:
+        now, before = self.snapshot, last.snapshot
+        devices = now.changed_at(before)
+        known = (now.complete, now.published, now.held_only)
+        if devices is None or known != (before.complete, before.published, before.held_only):
             return None
         pods, keys, resources = self._changed_pods(last), self._changed_reports(last), self._plugins(last)
         found = set(devices)
@@ -222,12 +199,15 @@ def device_statuses(
     pods: Mapping[PodKey, PodIdentity],
     advertised: PluginReports,
     last: DeviceStatuses | None = None,
+    *,
+    restored: bool = False,
 ) -> DeviceStatuses:
-    """The statuses of `snapshot`, with the objects of `last` where nothing changed. `since` may differ from
-    that of `last` where devices changed.
+    """The statuses of `snapshot`, with the objects of `last` where nothing changed.
+
+    `restored`: starts of devices that did not change may differ, because history brought them.
     """
     now = DeviceStatuses(snapshot, since, pods, advertised, choices=choices(snapshot, pods))
-    changed = None if last is None else now.changed_since(last)
+    changed = None if last is None or restored else now.changed_since(last)
     if last is not None and changed is not None:
         found = list(last.devices)
         for index in changed:
@@ -236,16 +216,19 @@ def device_statuses(
         lasting = last.ill
         if lasting:
             keys = {one.device.key for one in made}
-            lasting = {key: one for key, one in lasting.items() if key not in keys}
-        return replace(now, devices=tuple(found), ill={**lasting, **_ill(made)})
+            lasting = {key: health for key, health in lasting.items() if key not in keys}
+        return replace(now, devices=tuple(found), ill={**lasting, **_ill(made)} or NOBODY_ILL)
     known = {} if last is None else {status.device.key: status for status in last.devices}
     made = [_same_or(known.get(device.key), now.made(device)) for device in snapshot.devices]
-    return replace(now, devices=tuple(made), ill=_ill(made))
+    return replace(now, devices=tuple(made), ill=_ill(made) or NOBODY_ILL)
 
 
-def _ill(statuses: Iterable[DeviceStatus]) -> dict[DeviceKey, IllDevice]:
-    found = [one for one in statuses if one.health.words == UNHEALTHY and one.health.source == BY_STATUS]
-    return {one.device.key: IllDevice(one.device, one.health.reason) for one in found}
+def _ill(statuses: Iterable[DeviceStatus]) -> dict[DeviceKey, DeviceHealth]:
+    return {
+        one.device.key: one.health
+        for one in statuses
+        if one.device.allocatable and one.health.kind == "unhealthy"
+    }
 
 
 def _same_or(was: DeviceStatus | None, status: DeviceStatus) -> DeviceStatus:

@@ -56,13 +56,6 @@ class ClaimHolding(NamedTuple):
     requested_as: str = ""
     admin: bool | None = None
 
-    @property
-    def sure(self) -> bool:
-        """Whether this is known to be holding. Kubernetes: a claim that serves an extended resource is never
-        for administration, and no other one is known without the claim.
-        """
-        return self.admin is False or (self.admin is None and bool(self.requested_as))
-
 
 def by_claim(one: ClaimHolding) -> tuple[object, ...]:
     """Sort key of the claims of one device."""
@@ -126,13 +119,6 @@ class Device(Struct, frozen=True):
     def reserved(self) -> tuple[ClaimName, ...]:
         """The claims that the device is allocated by and that no listed container uses."""
         return () if self.claimed is None else self.claimed.reserved
-
-    @property
-    def surely_held(self) -> bool:
-        """Whether the device is known to be held, and not only by claims that may be for administration."""
-        if self.claimed is None:
-            return bool(self.holders)
-        return any(one.sure for one in self.claimed.through)
 
     def requested_as(self, holder: Holder) -> str:
         """What `holder` asked by: the resource; for a claimed device the extended resource, else the
@@ -230,10 +216,10 @@ class Snapshot(Struct, frozen=True, dict=True, weakref=True):
         return resource in self.published or (self.complete and resource not in self.held_only)
 
     def is_free(self, device: Device) -> bool | None:
-        """Whether a pod can get `device`; None where that is unknown."""
-        if device.holders or device.alternative or device.reserved:
-            return False
-        return device.allocatable if self.knows_all(device.key.resource) else None
+        """Whether a pod can get `device`, which no pod holds; None where only held devices are known."""
+        if not self.knows_all(device.key.resource):
+            return None
+        return device.allocatable and not (device.holders or device.alternative or device.reserved)
 
     def with_devices(self, changed: Mapping[int, Device], rest: "Snapshot") -> "Snapshot":
         """`rest` with the devices of this snapshot, of which those at some indexes `changed`, but not their

@@ -207,6 +207,15 @@ _OF_RESOURCES: Final = (
     ),
     (
         Described(
+            "resource_free_devices",
+            "Devices of the resource that a pod can get: allocatable, not held, not reserved for a claim, "
+            "and no alternative to another device. [ALPHA]",
+            ("resource",),
+        ),
+        _counting(lambda counts: counts.free, of_health=True),
+    ),
+    (
+        Described(
             "resource_unhealthy_devices",
             "Devices of the resource that are unhealthy: not allocatable, or so by the status of their pod. "
             "[ALPHA]",

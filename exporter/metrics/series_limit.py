@@ -97,7 +97,7 @@ def count_series(state: State) -> dict[SeriesPart, int]:
         ]
     ) + sum([1 + bool(identity.labels) for identity in state.pods.values()])
     counted[SeriesPart(SeriesGroup.RESOURCES)] = sum(
-        [5 if snapshot.knows_all(name) else 3 for name in snapshot.resources()]
+        [6 if snapshot.knows_all(name) else 3 for name in snapshot.resources()]
     )
     return {part: series for part, series in counted.items() if series}
 

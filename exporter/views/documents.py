@@ -237,6 +237,7 @@ def device_entry(status: DeviceStatus) -> schema.DeviceEntry:
         ),
         plugin=_plugin(status.plugin),
         no_longer_offered_since=_time(device.no_longer_offered_since),
+        free=status.free,
         identity=None if status.identity is None else schema.IdentityEntry(*status.identity),
         claimed=None if device.claimed is None else _claimed(device.claimed, alternative=device.alternative),
     )

@@ -42,10 +42,10 @@ FreshnessWord = Annotated[
 ]
 HealthWord = Annotated[str, one_of("Healthy", "Unhealthy")]
 KINDS = (
-    *("double_held", "no_longer_offered", "numa_split", "plugin_gone", "stale", "tainted_held"),
-    *("unattributed", "unhealthy_held", "unprepared"),
+    *("double_held", "no_longer_offered", "numa_split", "plugin_gone", "stale", "unattributed"),
+    "unhealthy_held",
 )
-"""The kinds of anomaly of exporter.mapping, and `stale` for a mapping that is too old."""
+"""The kinds of anomaly of exporter.mapping.anomalies, and `stale` for a mapping that is too old."""
 KindWord = Annotated[str, one_of(*KINDS)]
 
 
@@ -187,7 +187,8 @@ class DeviceEntry(Struct, frozen=True, gc=False):
     """A device that is allocatable, held, reported by its plugin, published by its DRA driver, or no longer
     offered. `plugin` is null where no plugin reports it, `claimed` where it is not a DRA driver's,
     `identity` where nothing is known of the physical device. `no_longer_offered_since` is null unless the
-    kubelet offered the device or a pod held it once, and no answer names it any more.
+    kubelet offered the device or a pod held it once, and no answer names it any more. `free`: a pod can get
+    the device, which no pod holds; null where only held devices of the resource are known.
     """
 
     resource: str
@@ -200,6 +201,7 @@ class DeviceEntry(Struct, frozen=True, gc=False):
     no_longer_offered_since: Time | None = None
     identity: IdentityEntry | None = None
     claimed: ClaimedEntry | None = None
+    free: bool | None = None
 
 
 class DevicesDocument(ListEnvelope, frozen=True, kw_only=True):

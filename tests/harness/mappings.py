@@ -2,7 +2,16 @@
 
 from exporter.cli.select import CpusEntry, MappingAnswer, NodeDocument
 from exporter.mapping.model import Holder
-from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
+from exporter.views.schema import (
+    ClaimedEntry,
+    ClaimEntry,
+    ClaimHolderEntry,
+    DeviceEntry,
+    HolderEntry,
+    IdentityEntry,
+    TaintEntry,
+    ThroughEntry,
+)
 from harness import scene
 
 NOW = scene.START
@@ -20,8 +29,9 @@ def holder(
     uid: str | None = None,
     since: str | None = None,
     exact: bool = True,
+    requested_as: str | None = None,
 ) -> HolderEntry:
-    return HolderEntry(namespace, pod, "main", uid, since, exact)
+    return HolderEntry(namespace, pod, "main", uid, since, exact, requested_as=requested_as)
 
 
 def device(
@@ -32,6 +42,42 @@ def device(
     healthy: bool | None = True,
 ) -> DeviceEntry:
     return DeviceEntry(resource, name, parent, (0,), healthy, holders)
+
+
+def claimed(
+    name: str,
+    *holders: HolderEntry,
+    resource: str = "gpu.example.com",
+    pool: str = "worker-3",
+    healthy: bool | None = None,
+    free: bool | None = True,
+    alternative: bool = False,
+    cdi: tuple[str, ...] = (),
+    taints: tuple[TaintEntry, ...] = (),
+    identity: IdentityEntry | None = None,
+    share: str | None = None,
+    admin: tuple[ThroughEntry, ...] = (),
+) -> DeviceEntry:
+    """A device of the driver gpu.example.com, that `holders` have through ml/wish. The pool worker-3 is the
+    node's.
+    """
+    through = [
+        ThroughEntry(h.namespace, h.pod, h.container, "ml", "wish", share, "r", h.requested_as, admin=False)
+        for h in holders
+    ]
+    facts = ClaimedEntry(
+        *("gpu.example.com", pool, name, cdi, {"memory": "80Gi"}, {"model": "LATEST"}, taints),
+        shareable=False,
+        alternative=alternative,
+        through=(*through, *admin),
+    )
+    shown = name if pool == "worker-3" else f"{pool}/{name}"
+    return DeviceEntry(
+        *(resource, shown, None, (), healthy, holders),
+        identity=identity,
+        claimed=facts,
+        free=free and not holders,
+    )
 
 
 def claim(

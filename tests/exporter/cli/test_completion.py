@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from devicelens import COMMANDS, main
 from exporter.cli import completion
 from exporter.cli.completion import VARIABLE, Bash
-from exporter.mapping.model import Holder
+from exporter.mapping.model import ClaimHolding, Holder
 from harness import scene
 from harness.application import application
 from harness.commands import serving
@@ -21,12 +21,14 @@ from harness.tools import required
 from harness.waiting import until_equal
 
 HOLDER = Holder("ml", "llama-0", "trainer")
+THROUGH = ClaimHolding(Holder("dra", "asking-0", "main"), "dra", "wish", requested_as="acme.example/big")
 SNAPSHOT = scene.snapshot(
     scene.device("card0-1", resource="intel.com/gpu"),
     scene.device("GPU-0::0", HOLDER, parent="GPU-0"),
     scene.device("GPU-0::1", parent="GPU-0"),
     scene.device("0000:3b:02.0", resource="x.example/nic"),
     scene.device("; rm -rf $(HOME)\x1b[2J", resource="x.example/nic"),
+    scene.claimed("part-0", THROUGH, resource="acme.example/part"),
 )
 
 
@@ -84,14 +86,20 @@ async def test_bash_completes_commands_flags_and_names(url: str) -> None:
 
 COMPLETED = {
     "who -o ": ["table", "wide", "json"],
-    "who ": ["intel.com/gpu", "nvidia.com/gpu", "x.example/nic"],
+    "who ": [
+        *("acme.example/big", "acme.example/part", "gpu.example.com"),
+        *("intel.com/gpu", "nvidia.com/gpu", "x.example/nic"),
+    ],
+    # By what a pod asked for, and by the driver.
+    "who acme.example/big=": ["pool-a/part-0"],
+    "who gpu.example.com=": ["pool-a/part-0"],
     "who nvidia.com/gpu=": ["GPU-0::0", "GPU-0::1"],
     "history nvidia.com/gpu=GPU-0::": ["0", "1"],
     # Two resources end so.
     "who gpu=": [],
-    "who --pod ": ["ml/llama-0"],
+    "who --pod ": ["dra/asking-0", "ml/llama-0"],
     "who --pod=m": ["ml/llama-0"],
-    "who -n ": ["ml"],
+    "who -n ": ["dra", "ml"],
     "who -n ml --pod ": ["llama-0"],
     "who --state ": ["free", "held", "unhealthy"],
     "who --state free,u": ["free,unhealthy"],

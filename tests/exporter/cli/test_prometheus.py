@@ -12,10 +12,13 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.cli.prometheus import InstantSample, read_series
+from exporter.mapping.dra import ClaimName, PublishedDevice, PublishedName, Taint
 from exporter.mapping.holdings import HeldSince
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     Anomaly,
+    ClaimHolding,
+    Doubt,
     Holder,
     Snapshot,
 )
@@ -295,6 +298,8 @@ async def test_a_fleet_s_node_is_as_its_exporter_has_it(
     moment = Moment(state, "worker-3", NOW, 60.0)
     expected = json.loads(encode(documents.devices(moment)))
     del expected["generation"], expected["next"]
+    (claimed,) = [one["claimed"] for one in expected["devices"] if one["claimed"] is not None]
+    claimed["cdi_devices"] = []
     assert {name: node[name] for name in expected} == expected
     (claim,) = json.loads(encode(documents.claims(moment).claims))
     assert node["claims"] == [claim | {"cdi_devices": []}]
@@ -302,6 +307,112 @@ async def test_a_fleet_s_node_is_as_its_exporter_has_it(
         ("plugin_gone", None, None),
         ("unhealthy_held", "GPU-2", "render-1"),
     ]
+
+
+def _through(pod: str, requested_as: str = "", share: str = "", *, admin: bool = False) -> ClaimHolding:
+    holder = Holder("ml", pod, "main")
+    return ClaimHolding(holder, "ml", f"wish-{pod}", share, "r", requested_as, admin=admin)
+
+
+def _published(name: str, **facts: Any) -> PublishedDevice:
+    return PublishedDevice(PublishedName("gpu.example.com", "pool-a", name), **facts)
+
+
+TAINT = Taint("x.example/xid", "79", "NoSchedule")
+PART = "example.com/part"
+CLAIMED = scene.snapshot(
+    scene.claimed(
+        "gpu-0",
+        _through("one", "nvidia.com/gpu", "s-1"),
+        published=_published("gpu-0", uuid="GPU-7c1f"),
+    ),
+    # Administration is not holding.
+    scene.claimed("gpu-1", _through("watcher", "big.example.com", admin=True)),
+    scene.claimed("gpu-2", _through("two"), resource=PART),
+    scene.claimed("gpu-3", published=_published("gpu-3", taints=(TAINT,)), allocatable=False),
+    published=["gpu.example.com", PART],
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "devices"),
+    [
+        (("nvidia.com/gpu",), ["pool-a/gpu-0"]),
+        (("gpu.example.com",), ["pool-a/gpu-2", "pool-a/gpu-0", "pool-a/gpu-1", "pool-a/gpu-3"]),
+        (("part",), ["pool-a/gpu-2"]),
+        (("=GPU-7c1f",), ["pool-a/gpu-0"]),
+        (("--state", "free"), ["pool-a/gpu-1"]),
+        (("--pod", "ml/two"), ["pool-a/gpu-2"]),
+    ],
+)
+async def test_claimed_devices_of_a_fleet_are_found(
+    fake: Fake, arguments: tuple[str, ...], devices: list[str]
+) -> None:
+    fake.samples = scrape(scene.state(CLAIMED, at=NOW), "worker-3", NOW)
+    (node,) = await nodes_of(fake, *arguments)
+    assert [one["device"] for one in node["devices"]] == devices
+    assert {(one["pool"], one["device"]) for one in node["claims"]} == {
+        tuple(name.split("/")) for name in devices if name != "pool-a/gpu-3"
+    }
+
+
+async def test_the_wide_table_of_a_fleet_has_claims_and_what_pods_asked_for(fake: Fake) -> None:
+    fake.samples = scrape(scene.state(CLAIMED, at=NOW), "worker-3", NOW)
+    result = await run(fake, "-o", "wide", "=gpu-0")
+    assert result.stdout.splitlines()[1].split()[-2:] == ["(s-1)", "nvidia.com/gpu"]
+    assert " ml/wish-one (s-1) " in result.stdout
+
+
+def _taken(snapshot: Snapshot) -> dict[str, bool | None]:
+    state = scene.state(snapshot, at=NOW)
+    ((node, *_),) = read_series(scrape(state, "n", NOW))[0]
+    exact = {one.device: one.free for one in documents.devices(Moment(state, "n", NOW, 60.0)).devices}
+    found = {one.device: one.free for one in node.devices}
+    assert all(free in {None, exact[name]} for name, free in found.items())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("others", "free"),
+    [
+        ([], {"pool-a/0": True, "pool-a/1": True}),
+        # Which of them is free no series says.
+        (["alternative"], {"pool-a/0": None, "pool-a/1": None, "pool-a/2": None}),
+        (["held"], {"pool-a/0": True, "pool-a/1": True, "pool-a/2": False}),
+        (["tainted"], {"pool-a/0": True, "pool-a/1": True, "pool-a/2": False}),
+    ],
+)
+def test_what_is_free_follows_from_the_count_of_free_devices(
+    others: list[str], free: dict[str, bool | None]
+) -> None:
+    devices = [scene.claimed("0"), scene.claimed("1")]
+    for name in others:
+        through = [_through("one")] if name == "held" else []
+        taints = (TAINT,) if name == "tainted" else ()
+        alternative, facts = name == "alternative", _published("2", taints=taints)
+        changes: dict[str, Any] = {"allocatable": not taints, "alternative": alternative}
+        devices.append(scene.claimed("2", *through, published=facts, **changes))
+    assert _taken(scene.snapshot(*devices, published=["gpu.example.com"])) == free
+
+
+def test_where_only_held_devices_are_known_nothing_is_free() -> None:
+    assert _taken(scene.snapshot(scene.claimed("0", _through("one")))) == {"pool-a/0": None}
+    assert _taken(scene.snapshot(scene.device("0"), complete=False))["0"] is None
+
+
+def test_a_reserved_device_is_not_free() -> None:
+    reserved = scene.claimed("0")
+    assert reserved.claimed is not None
+    facts = replace(reserved.claimed, reserved=(ClaimName("ml", "wish"),))
+    snapshot = scene.snapshot(replace(reserved, claimed=facts), published=["gpu.example.com"])
+    assert _taken(snapshot) == {"pool-a/0": False}
+
+
+async def test_unconfirmed_holders_of_a_fleet_are_marked(fake: Fake) -> None:
+    doubts = {("ml", "llama-0"): Doubt("missing", NOW - 5, NOW + 5)}
+    state = scene.state(replace(SNAPSHOT, unconfirmed=doubts), at=NOW)
+    fake.samples = scrape(state, "worker-3", NOW)
+    assert "  held, unconfirmed  ml/llama-0" in (await run(fake)).stdout
 
 
 @pytest.mark.parametrize("name", CORPUS.values(), ids=CORPUS.keys())

@@ -1,9 +1,10 @@
-"""exporter.cli.select: which devices, claimed devices and CPUs match."""
+"""exporter.cli.select: which devices and CPUs match."""
 
 import click
 import pytest
+from msgspec.structs import replace
 
-from exporter.cli.common import NoMatchError
+from exporter.cli.common import AskError, NoMatchError
 from exporter.cli.select import (
     CpusEntry,
     HolderQuery,
@@ -12,8 +13,10 @@ from exporter.cli.select import (
     narrow,
     parse_query,
     select,
+    unknown_states,
 )
-from harness.mappings import claim, device, holder, mapping
+from exporter.views.schema import DeviceEntry, IdentityEntry
+from harness.mappings import claim, claimed, device, holder, mapping
 
 
 def devices_of(answer: MappingAnswer) -> list[str]:
@@ -114,23 +117,125 @@ def test_a_namespace_completes_the_name_of_a_pod(
     assert parse_query("", pod, namespace).pod == parsed
 
 
+MOVED = mapping(
+    device("GPU-1", holder("old", requested_as="nvidia.com/gpu")),
+    claimed(
+        "gpu-7",
+        holder("new", requested_as="nvidia.com/gpu"),
+        cdi=("k8s.example.com/gpu=seven",),
+        identity=IdentityEntry("GPU-7c1f", "0000:3b:00.0", "LATEST", "gpu.example.com"),
+    ),
+    claimed("gpu-70", holder("class", requested_as="big.example.com"), resource="example.com/part"),
+    claimed("gpu-8", pool="shelf"),
+    claims=(claim("gpu-7"), claim("gpu-70")),
+    cpus=(CpusEntry("ml", "new", "main", None, 2, (2, 3), (0,)),),
+)
+"""A node that moved from a device plugin to a DRA driver."""
+
+
 @pytest.mark.parametrize(
-    ("question", "claimed"),
+    ("question", "found"),
     [
-        (HolderQuery("gpu.example.com"), ["gpu-7", "gpu-70"]),
-        (HolderQuery("gpu.example.com", "gpu-7"), ["gpu-7"]),
-        (HolderQuery("", "worker-3/gpu-70"), ["gpu-70"]),
-        (HolderQuery("", "PU-7"), ["gpu-7", "gpu-70"]),
-        (HolderQuery("nvidia.com/gpu"), []),
+        # What a container asked by, whichever way it gets devices.
+        (HolderQuery("nvidia.com/gpu"), ["GPU-1", "gpu-7"]),
+        (HolderQuery("gpu"), ["GPU-1", "gpu-7"]),
+        (HolderQuery("big.example.com"), ["gpu-70"]),
+        (HolderQuery("gpu", states=frozenset({"held"})), ["GPU-1", "gpu-7"]),
+        # The driver, and the resource of its slice.
+        (HolderQuery("gpu.example.com"), ["gpu-7", "gpu-70", "shelf/gpu-8"]),
+        (HolderQuery("example.com/part"), ["gpu-70"]),
+        (HolderQuery("part"), ["gpu-70"]),
+        (HolderQuery("", "gpu-7"), ["gpu-7"]),
+        (HolderQuery("gpu.example.com", "pu-7"), ["gpu-7", "gpu-70"]),
+        (HolderQuery("", "gpu-8"), ["shelf/gpu-8"]),
+        (HolderQuery("", "shelf/gpu-8"), ["shelf/gpu-8"]),
+        (HolderQuery("", "k8s.example.com/gpu=seven"), ["gpu-7"]),
+        (HolderQuery("", "=seven"), ["gpu-7"]),
+        (HolderQuery("gpu", "GPU-7c1f"), ["gpu-7"]),
+        (HolderQuery("", "0000:3b:00.0"), ["gpu-7"]),
+        (HolderQuery(pod=NamespacedPod("ml", "new")), ["gpu-7"]),
         (HolderQuery("cpu"), []),
     ],
 )
-def test_claimed_devices_are_found_by_driver_pool_and_name(question: HolderQuery, claimed: list[str]) -> None:
-    cpus = CpusEntry("ml", "one", "main", None, 2, (2, 3), (0,))
-    shown = mapping(device("GPU-1"), claims=(claim("gpu-7"), claim("gpu-70")), cpus=(cpus,))
-    (told,) = select(shown, question).nodes
-    assert [entry.device for entry in told.claims] == claimed
-    assert bool(told.cpus) is (question.resource == "cpu")
+def test_claimed_devices_are_found_by_all_of_their_names(question: HolderQuery, found: list[str]) -> None:
+    (node,) = select(MOVED, question).nodes
+    assert [entry.device for entry in node.devices] == found
+    # JSON has their claims, and those of no other device.
+    assert [one.device for one in node.claims] == [name for name in ("gpu-7", "gpu-70") if name in found]
+    assert bool(node.cpus) is (question.resource == "cpu" or question.pod is not None)
+
+
+def test_an_unknown_resource_is_reported_with_the_names_that_there_are() -> None:
+    with pytest.raises(NoMatchError) as caught:
+        select(MOVED, HolderQuery("tpu"))
+    assert caught.value.message == (
+        "no resource 'tpu' on worker-3: there are big.example.com, cpu, example.com/part, gpu.example.com "
+        "and nvidia.com/gpu"
+    )
+
+
+STATES = mapping(
+    claimed("held", holder("one")),
+    claimed("free"),
+    claimed("tainted", healthy=False, free=False),
+    claimed("tainted-held", holder("one"), healthy=False),
+    claimed("partition", free=False, alternative=True),
+    claimed("reserved", free=False),
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ("free", ["free"]),
+        ("held", ["held", "tainted-held"]),
+        ("unhealthy", ["tainted", "tainted-held"]),
+    ],
+)
+def test_claimed_devices_are_found_by_state(state: str, found: list[str]) -> None:
+    assert devices_of(select(STATES, HolderQuery(states=frozenset({state})))) == found
+
+
+@pytest.mark.parametrize(
+    ("device", "state", "reason"),
+    [
+        # Without ResourceSlices of the driver only held devices are known.
+        (claimed("a", holder("one"), free=None), "free", "no ResourceSlices of the driver are known"),
+        (
+            claimed("a", holder("one"), free=None, healthy=True),
+            "free",
+            "no ResourceSlices of the driver are known",
+        ),
+        (
+            claimed("a", holder("one")),
+            "unhealthy",
+            "no source reports the health of claimed devices",
+        ),
+        (device("a", holder("one"), healthy=None), "free", "the kubelet does not report allocatable devices"),
+        (
+            device("a", holder("one"), healthy=None),
+            "unhealthy",
+            "the kubelet does not report allocatable devices",
+        ),
+    ],
+)
+def test_a_state_that_no_source_knows_is_unknown(device: DeviceEntry, state: str, reason: str) -> None:
+    node = mapping(device, claimed("b", holder("two"), healthy=True))
+    words = f"it is unknown which devices of worker-3 are {state}: {reason}"
+    assert unknown_states(node, {state}) == words
+    assert unknown_states(node, {"held"}) == ""
+    with pytest.raises(AskError) as caught:
+        select(node, HolderQuery(states=frozenset({state})))
+    assert caught.value.message == words
+    fleet = replace(node, fleet=True)
+    assert unknown_states(fleet, {state}).endswith(f"are {state}: no series says so")
+
+
+def test_a_free_device_of_unknown_health_is_no_unhealthy_one() -> None:
+    node = mapping(claimed("a"), claimed("b", alternative=True, free=False), claimed("c", free=False))
+    assert unknown_states(node, {"free", "unhealthy"}) == ""
+    older = mapping(device("a", holder("one")), device("b"), device("c", healthy=False))
+    assert unknown_states(older, {"free", "unhealthy"}) == ""
 
 
 def test_a_fleet_keeps_nodes_with_a_match_and_a_watcher_all_nodes() -> None:

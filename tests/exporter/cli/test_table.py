@@ -22,15 +22,16 @@ from exporter.views.schema import (
     AnomaliesDocument,
     AnomalyEntry,
     AnomalyHolderEntry,
-    ClaimEntry,
-    ClaimHolderEntry,
+    ClaimedEntry,
     DeviceEntry,
     HolderEntry,
     PluginEntry,
     PodName,
+    TaintEntry,
+    ThroughEntry,
 )
 from harness.hostile import CORPUS, LONG
-from harness.mappings import claim, device, holder, mapping
+from harness.mappings import claimed, device, holder, mapping
 from harness.scene import GPU
 from runtime.text import is_hostile, shortened
 
@@ -113,7 +114,7 @@ def test_the_wide_table_has_parent_numa_and_uid() -> None:
     lines = table(mapping(device("GPU-1::0", entry, parent="GPU-1")), wide=True)
     assert lines[0].split() == [
         *("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE", "PARENT", "NUMA", "UID"),
-        *("WORKLOAD", "CLAIM", "REASON"),
+        *("WORKLOAD", "CLAIM", "REQUESTED", "AS", "REASON"),
     ]
     assert lines[1].split()[5:] == ["2026-10-28T22:31:03.250Z", "(10", "min)", "GPU-1", "0", "uid-1"]
 
@@ -135,11 +136,11 @@ def test_a_very_long_id_is_shortened_in_the_middle_and_whole_in_json(*, wide: bo
     shown = mapping(
         device(f"{LONG}::0", holder("one"), parent=LONG),
         device("GPU-1"),
-        claims=(claim(f"{LONG}-7"),),
+        claimed(f"{LONG}-7", holder("two"), pool="shelf"),
     )
     lines = table(shown, wide=wide)
     assert max(map(len, lines)) < 600
-    assert all(shortened(name) in lines[at] for at, name in ((1, f"{LONG}::0"), (3, f"worker-3/{LONG}-7")))
+    assert all(shortened(name) in lines[at] for at, name in ((1, f"{LONG}::0"), (3, f"shelf/{LONG}-7")))
     assert "::0  held" in lines[1]
     assert LONG in as_json(shown.nodes[0])
 
@@ -268,17 +269,29 @@ def test_an_unhealthy_device_has_its_reason_and_a_healthy_node_no_column_for_it(
 
 
 COUNTS = {
-    "4 devices: 2 held (1 of them unhealthy), 1 free, 1 unavailable; 1 claimed device": mapping(
+    "5 devices: 3 held (1 of them unhealthy), 1 free, 1 unavailable": mapping(
         device("0", holder("one"), holder("two")),
         device("1", holder("one"), healthy=False),
         device("2"),
         device("3", healthy=False),
-        claims=(claim("gpu-7"),),
+        claimed("gpu-7", holder("one")),
     ),
     "3 devices: 1 held, 1 free, 1 unknown": mapping(
         device("0", holder("one")), device("1"), device("2", healthy=None)
     ),
     "1 device: 1 held, free ones unknown": mapping(device("0", holder("one"), healthy=None)),
+    "2 devices: 2 held, free ones unknown": mapping(
+        claimed("0", holder("one"), free=None), claimed("1", holder("one"), free=None, healthy=True)
+    ),
+    "1 device: 1 held": mapping(claimed("0", holder("one"))),
+    # Alternatives are partitions of one physical device: they are never summed.
+    "4 devices: 1 held, 1 free, 2 unavailable": mapping(
+        claimed("0", holder("one")),
+        claimed("1"),
+        claimed("2", free=False, alternative=True),
+        claimed("3", free=False),
+        claimed("4", free=False, healthy=False),
+    ),
 }
 
 
@@ -399,18 +412,63 @@ def test_the_start_of_a_claimed_device_is_shown_as_of_others(
     wide: bool,
     words: str,
 ) -> None:
-    claimed = claim("gpu-7", since="2026-10-28T22:31:03.250Z", exact=exact)
-    line = table(mapping(claims=(claimed,)), wide=wide)[1]
-    assert re.split(r"  +", line)[5] == words
-    assert "since" not in table(mapping(claims=(claim("gpu-7"),)), wide=wide)[1]
+    device = claimed("gpu-7", holder("one", since="2026-10-28T22:31:03.250Z", exact=exact))
+    assert re.split(r"  +", table(mapping(device), wide=wide)[1])[5] == words
+    assert "since" not in table(mapping(claimed("gpu-7", holder("one"))), wide=wide)[1]
+
+
+def test_claimed_devices_are_devices_with_their_states() -> None:
+    taint = TaintEntry("x.example/xid", "79", "NoExecute", None)
+    shown = mapping(
+        claimed("gpu-0", holder("one")),
+        claimed("gpu-1"),
+        claimed("gpu-2", healthy=False, free=False, taints=(taint,)),
+        claimed("gpu-3", pool="shelf", free=False, alternative=True),
+        claimed("gpu-4", free=False),
+        claimed("gpu-5", free=None),
+        claimed("gpu-6", holder("two"), healthy=False),
+    )
+    assert [re.split(r"  +", line) for line in table(shown)[1:]] == [
+        ["gpu.example.com", "gpu-0", "held", "ml/one", "main"],
+        ["gpu.example.com", "gpu-1", "free"],
+        ["gpu.example.com", "gpu-2", "unhealthy", "x.example/xid=79:NoExecute"],
+        ["gpu.example.com", "shelf/gpu-3", "alternative"],
+        ["gpu.example.com", "gpu-4", "reserved"],
+        ["gpu.example.com", "gpu-5", "unknown"],
+        ["gpu.example.com", "gpu-6", "unhealthy", "ml/two", "main"],
+    ]
+
+
+def test_the_wide_table_has_the_claims_of_each_holder_and_what_it_asked_by() -> None:
+    admin = ThroughEntry("ml", "one", "main", "obs", "all", None, "r", "big", admin=True)
+    asking = holder("one", requested_as="nvidia.com/gpu")
+    shown = mapping(
+        claimed("gpu-7", asking, holder("two"), share="s-1", admin=(admin,)),
+        claimed("gpu-8"),
+        device("GPU-1", asking),
+    )
+    found = holders_table(shown, HolderQuery(), wide=True)
+    columns = [found.names.index(name) for name in ("NAMESPACE/POD", "CLAIM", "REQUESTED AS")]
+    assert [[row[column].text for column in columns] for row in found.rows] == [
+        ["ml/one", "ml/wish (s-1)", "nvidia.com/gpu"],
+        ["ml/two", "ml/wish (s-1)", ""],
+        ["", "", ""],
+        # The resource says it already.
+        ["ml/one", "", ""],
+    ]
+
+
+def test_a_device_of_prometheus_that_is_not_free_is_unavailable() -> None:
+    entry = structs.replace(device("gpu-1", healthy=None), free=False)
+    assert table(mapping(entry))[1].split() == ["nvidia.com/gpu", "gpu-1", "unavailable"]
 
 
 def test_claims_and_cpus_of_a_pod_are_rows_too() -> None:
     cpus = CpusEntry("ml", "one", "main", None, 2, (2, 3), (0,))
-    shown = mapping(device("GPU-1", holder("one")), claims=(claim("gpu-7"),), cpus=(cpus,))
+    shown = mapping(device("GPU-1", holder("one")), claimed("gpu-7", holder("one")), cpus=(cpus,))
     assert [line.split()[:3] for line in table(shown)[1:]] == [
         ["nvidia.com/gpu", "GPU-1", "held"],
-        ["gpu.example.com", "worker-3/gpu-7", "held"],
+        ["gpu.example.com", "gpu-7", "held"],
     ]
     pod = NamespacedPod("ml", "one")
     of_pod = select(shown, HolderQuery(pod=pod))
@@ -422,11 +480,17 @@ def test_claims_and_cpus_of_a_pod_are_rows_too() -> None:
 
 @pytest.mark.parametrize("name", CORPUS.values(), ids=CORPUS.keys())
 def test_hostile_names_are_inert_everywhere(setenv: Callable[..., None], name: str) -> None:
-    entry = HolderEntry(name, name, name, name, name, since_exact=True)
-    claimed = ClaimHolderEntry(name, name, name, name, name, name, name)
+    entry = HolderEntry(name, name, name, name, name, since_exact=True, requested_as=f"{name}!")
+    through = ThroughEntry(name, name, name, name, name, name, name, name, admin=None)
+    taint = TaintEntry(name, name, name, name)
+    facts = ClaimedEntry(
+        *(name, name, name, (name,), {name: name}, {name: name}, (taint,)),
+        shareable=None,
+        alternative=False,
+        through=(through,),
+    )
     fleet = mapping(
-        device(name, entry, resource=name, parent=name),
-        claims=(ClaimEntry(name, name, name, name, (), (claimed,)),),
+        structs.replace(device(name, entry, resource=name, parent=name, healthy=False), claimed=facts),
         cpus=(CpusEntry(name, name, name, None, 2, None),),
         node=name,
         labels={"cluster": name},

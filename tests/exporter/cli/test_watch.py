@@ -29,9 +29,9 @@ from exporter.cli.watch import (
     updates,
 )
 from exporter.cli.who import with_watch_value
-from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
+from exporter.views.schema import DeviceEntry, HolderEntry
 from harness.hostile import CORPUS
-from harness.mappings import device, holder, mapping
+from harness.mappings import claimed, device, holder, mapping
 from runtime.flags import parse_address
 from runtime.text import is_hostile
 
@@ -42,10 +42,8 @@ SINCE = "2026-10-28T22:31:03.250Z"
 held_by = partial(holder, since=SINCE)
 
 
-def node(
-    *devices: DeviceEntry, name: str = "n", freshness: str = "fresh", claims: tuple[ClaimEntry, ...] = ()
-) -> NodeDocument:
-    (found,) = mapping(*devices, claims=claims, node=name).nodes
+def node(*devices: DeviceEntry, name: str = "n", freshness: str = "fresh") -> NodeDocument:
+    (found,) = mapping(*devices, node=name).nodes
     return structs.replace(found, freshness=freshness)
 
 
@@ -53,9 +51,8 @@ def answer(*nodes: NodeDocument, fleet: bool = False) -> MappingAnswer:
     return MappingAnswer(nodes, "the exporter at x", fleet=fleet)
 
 
-def claimed(since: str = SINCE, *, exact: bool = True) -> NodeDocument:
-    through = ClaimHolderEntry("ml", "w", "ml", "a", "main", None, since, exact)
-    return node(claims=(ClaimEntry("d", "p", "7", None, (), (through,)),))
+def claim(since: str = SINCE, *, exact: bool = True) -> NodeDocument:
+    return node(claimed("7", holder("a", since=since, exact=exact), pool="p"))
 
 
 def advance(tracker: ChangeTracker, *nodes: NodeDocument, fleet: bool = False) -> list[tuple[str, str, str]]:
@@ -95,10 +92,10 @@ def test_changes_between_two_answers(before: str, after: str) -> None:
 
 def test_a_claimed_device_that_was_allocated_again_has_another_start() -> None:
     tracker = ChangeTracker()
-    advance(tracker, claimed(SINCE))
-    assert advance(tracker, claimed(SINCE)) == []
-    assert advance(tracker, claimed(AT)) == [("released", "p/7", "a"), ("allocated", "p/7", "a")]
-    assert advance(tracker, claimed(SINCE, exact=False)) == []
+    advance(tracker, claim(SINCE))
+    assert advance(tracker, claim(SINCE)) == []
+    assert advance(tracker, claim(AT)) == [("released", "p/7", "a"), ("allocated", "p/7", "a")]
+    assert advance(tracker, claim(SINCE, exact=False)) == []
 
 
 @pytest.mark.parametrize(
@@ -124,9 +121,30 @@ def test_a_successor_of_the_same_name_is_another(
 
 def test_of_a_pod_only_what_it_holds() -> None:
     tracker = ChangeTracker(NamespacedPod("ml", "a"))
-    both = node(device("0", held_by("a"), held_by("b")), claims=claimed().claims)
+    both = node(device("0", held_by("a"), held_by("b")), *claim().devices)
     assert advance(tracker, both) == [("held", "p/7", "a"), ("held", "0", "a")]
     assert advance(tracker, node(device("0", held_by("a")))) == [("released", "p/7", "a")]
+
+
+def test_an_unconfirmed_holder_is_marked_in_each_line() -> None:
+    tracker = ChangeTracker()
+    carried = structs.replace(held_by("a"), confirmed=False)
+    lines: list[str] = []
+    for shown in (
+        node(device("0", carried)),
+        node(device("0", carried, healthy=False)),
+        node(device("0", held_by("a"), healthy=False)),
+        node(device("0", held_by("a"))),
+    ):
+        changes = tracker.advance(answer(shown))
+        lines += [as_line(change, AT, fleet=False).partition("  ")[2] for change in changes]
+        assert all(json.loads(as_json_line(one, AT))["confirmed"] is one.confirmed for one in changes)
+    assert [line.split() for line in lines] == [
+        ["held", "nvidia.com/gpu", "0", "ml/a", "main", "unconfirmed"],
+        ["unhealthy", "nvidia.com/gpu", "0", "ml/a", "main", "unconfirmed"],
+        # That the kubelet lists the pod again is no change of the holder.
+        ["healthy", "nvidia.com/gpu", "0", "ml/a", "main"],
+    ]
 
 
 @pytest.mark.parametrize("how", ["gone", "stale"])
@@ -236,11 +254,12 @@ def test_a_live_table_marks_changes_and_says_why_it_is_old(monkeypatch: pytest.M
 
     try:
         drawn()
-        view.update(answer(node(device("0"), device("1"))))
+        partition = claimed("2", free=False, alternative=True)
+        view.update(answer(node(device("0"), device("1"), partition)))
         first = drawn()
         assert any("the exporter at x: 0 of 2 devices held, as of 00:16:40Z" in line for line in first)
         assert not any(line.startswith("*") for line in first)
-        view.update(answer(node(device("0", held_by("a")), device("1"))))
+        view.update(answer(node(device("0", held_by("a")), device("1"), partition)))
         assert [line.split()[:2] for line in drawn() if line.startswith("*")] == [["*", "nvidia.com/gpu"]]
         now[0] += 20
         view.fail("http://x: connection refused\x1b[2J")

@@ -42,6 +42,7 @@ _STEP = st.fixed_dictionaries(
         "reasons": st.dictionaries(st.sampled_from(KEYS), st.sampled_from(("", "hot"))),
         "answers": st.booleans(),
         "complete": st.booleans(),
+        "held_only": st.sets(st.sampled_from(("r/a", "r/b"))),
         "restored": st.booleans(),
     }
 )
@@ -66,7 +67,11 @@ def _snapshot(step: dict[str, object], last: Snapshot | None) -> Snapshot:
     doubted: set[str] = step["doubted"]  # type: ignore[assignment]
     doubts = {("n", pod): Doubt("missing", 1.0, 2.0) for pod in doubted}
     complete = bool(step["complete"])
-    return Snapshot(tuple(devices), complete=complete, unconfirmed=MappingProxyType(doubts))
+    held_only: set[str] = step["held_only"]  # type: ignore[assignment]
+    unconfirmed = MappingProxyType(doubts)
+    return Snapshot(
+        tuple(devices), complete=complete, unconfirmed=unconfirmed, held_only=frozenset(held_only)
+    )
 
 
 def _pod(pod: str, phase: str, step: dict[str, object]) -> PodIdentity:
@@ -104,23 +109,21 @@ def test_statuses_from_those_before_equal_statuses_made_anew(steps: list[dict[st
         restored = bool(step["restored"])
         if restored:
             holdings.restore(_Recorded())
-        before = holdings.since
         holdings.advance(snapshot, 10.0 + number)
         phases: dict[str, str] = step["phases"]  # type: ignore[assignment]
         pods = {("n", pod): _pod(pod, phase, step) for pod, phase in phases.items()}
         if last is not None:  # the refresh loop keeps equal identities
             pods = {key: one if last.pods.get(key) != one else last.pods[key] for key, one in pods.items()}
-        reports = _reports(step)
-        now = device_statuses(snapshot, before, pods, reports, last)
-        now = now.dated(holdings.since, None if restored else last)
-        whole = device_statuses(snapshot, holdings.since, pods, reports)
+        parts = (snapshot, holdings.since, pods, _reports(step))
+        now = device_statuses(*parts, last, restored=restored)
+        whole = device_statuses(*parts)
         assert now.devices == whole.devices
         assert now.ill == whole.ill
         assert now.resources() == whole.resources()
         if last is not None:
-            known = {status.device.key: status for status in last.devices}
+            before = {status.device.key: status for status in last.devices}
             for status in now.devices:
-                was = known.get(status.device.key)
+                was = before.get(status.device.key)
                 assert was is status or was != status
         last = now
 

@@ -127,7 +127,7 @@ def test_what_is_known_of_a_device_is_exposed_and_counted() -> None:
     counted = count_series(state)
     devices = [counted[SeriesPart(SeriesGroup.DEVICES, one.key.resource)] for one in state.snapshot.devices]
     assert devices == [
-        len([line for line in text.splitlines() if f'resource="{name}"' in line]) - 5
+        len([line for line in text.splitlines() if f'resource="{name}"' in line]) - 6
         for name in ("r/a", "r/b")
     ]
 
@@ -148,5 +148,7 @@ def test_kept_blocks_of_devices_equal_newly_written_ones(data: st.DataObject, po
         times = data.draw(st.lists(st.sampled_from([1.0, 2.5]), min_size=3, max_size=3))
         devices = [pool[index] for index in sorted(chosen)]
         state = _state(devices, lambda holding, times=times: times[len(holding.holder.pod) % 3])  # type: ignore[misc] # bound
-        last = device_statuses(state.snapshot, {}, state.pods, state.advertised, last).dated(state.since)
-        assert _text(kept, replace(state, statuses=last)) == _text(MappingFamilies("n"), state)
+        parts = (state.snapshot, state.since, state.pods, state.advertised)
+        statuses = device_statuses(*parts, last, restored=True)
+        last = statuses
+        assert _text(kept, replace(state, statuses=statuses)) == _text(MappingFamilies("n"), state)

@@ -173,7 +173,7 @@ async def test_rich_mapping_is_rendered_byte_for_byte(its: Exposed) -> None:
     ((api, _, version),) = _samples(own, "build_info")
     assert (api, version) == ("v1", "1.2.3")
     helps = re.findall(r"^# HELP devicelens_\S+ .*\[(?:STABLE|ALPHA)\]$", text, re.MULTILINE)
-    assert len(helps) == text.count("# HELP") == 33
+    assert len(helps) == text.count("# HELP") == 34
 
 
 async def test_both_formats_and_gzip_have_the_same_samples(its: Exposed) -> None:

@@ -192,7 +192,9 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
         "no_longer_offered_since": None,
         "identity": None,
         "claimed": None,
+        "free": False,
     }
+    assert [by_id[name]["free"] for name in ("GPU-3", "GPU-7::1", "pool-a/gpu-0")] == [True, True, None]
     (claimed,) = [d for d in devices if d["resource"] == "gpu.example.com"]
     assert claimed["identity"] == {"uuid": "", "pci_address": "", "model": "", "driver": "gpu.example.com"}
     assert by_id["GPU-2"]["healthy"] is False
