@@ -14,14 +14,25 @@ import pytest
 from msgspec.structs import replace
 
 from exporter.history.record import HoldingFacts, HoldingKey
+from exporter.mapping.claimed_devices import ClaimFacts
+from exporter.mapping.dra import (
+    AllocatedDevice,
+    Claim,
+    ClaimName,
+    DraView,
+    PublishedDevice,
+    PublishedName,
+    Taint,
+)
 from exporter.mapping.identity import PodIdentity, Workload
+from exporter.mapping.listing import ListedPods
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
     PluginReport,
     merge_reports,
 )
-from exporter.mapping.snapshot import build
+from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import Failure, State
 from exporter.views.query import claim_link, device_link, pod_link
 from exporter.views.schema import (
@@ -49,7 +60,7 @@ every = pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS.keys())
 @pytest.fixture(scope="module")
 def state() -> State:
     """Each text names a resource, a device, a pod with its namespace, container, uid and labels, a claim, a
-    reason and an attribute, as a kubelet and a plugin report them.
+    reason and an attribute, as a kubelet, a plugin, and the API server (ResourceSlices, claims) report them.
     """
     pods, allocatable, advertised = [], [], dict[str, AdvertisedResource]()
     identities = dict[tuple[str, str], PodIdentity]()
@@ -73,17 +84,35 @@ def state() -> State:
         advertised[text] = AdvertisedResource(registered=True, streams=1, devices={text: device})
     listed = api_pb2.ListPodResourcesResponse(pod_resources=pods)
     reports = merge_reports([PluginReport("unix:/plugin.sock", advertised, START - 5)])
-    snapshot = build(
-        # Over the wire, as a kubelet sends it.
-        api_pb2.ListPodResourcesResponse.FromString(listed.SerializeToString()),
+    # Over the wire, as a kubelet sends it.
+    received = api_pb2.ListPodResourcesResponse.FromString(listed.SerializeToString())
+    snapshot = SnapshotBuilder().build(
+        ListedPods(tuple(received.pod_resources)),
         api_pb2.AllocatableResourcesResponse(devices=allocatable),
         pod_uids={key: identity.uid for key, identity in identities.items()},
         advertised=reports.devices,
+        claims=ClaimFacts("worker-3", _dra()),
     )
     failure = Failure("List", "UNKNOWN", "".join(CORPUS.values()), START)
     return scene.state(
         snapshot, at=START, since=START - 600, advertised=reports, pods=identities, failure=failure
     )
+
+
+def _dra() -> DraView:
+    """Each text names a published device with its model, attribute, capacity and taint, and a read claim."""
+    published, claims = dict[PublishedName, PublishedDevice](), dict[ClaimName, Claim]()
+    for text in CORPUS.values():
+        name, claim, pairs = PublishedName(text, text, text), ClaimName(text, text), ((text, text),)
+        published[name] = PublishedDevice(
+            *(name, "", text, text, text),
+            parent=text,
+            attributes=pairs,
+            capacity=pairs,
+            taints=(Taint(text, text, "NoExecute", START),),
+        )
+        claims[claim] = Claim(claim, text, (AllocatedDevice(name, text, text, text, admin=False),))
+    return DraView(published=published, drivers=frozenset(NAMES), claims=claims)
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +142,14 @@ async def test_documents_have_every_name_as_it_is(client: Client) -> None:
     every = (await read(client, "devices", DevicesDocument)).devices
     claimed = [d for d in every if d.claimed is not None]
     assert {(d.resource, d.device) for d in claimed} == {(name, f"{name}/{name}") for name in NAMES}
-    assert all(d.claimed and {*d.claimed.cdi_devices, d.claimed.pool} == {d.resource} for d in claimed)
+    for device in claimed:
+        assert device.claimed is not None
+        (through,), (taint,) = device.claimed.through, device.claimed.taints
+        assert {
+            *(*device.claimed.cdi_devices, device.claimed.pool, taint.key, taint.value),
+            *(through.claim, through.share_id, through.request, through.requested_as, through.pod),
+            *(*device.claimed.capacity, *device.claimed.attributes.values()),
+        } == {device.resource}
     devices = [d for d in every if d.claimed is None]
     assert {d.device for d in devices} == {d.resource for d in devices} - {GPU} == NAMES
     held = [d for d in devices if d.holders]
