@@ -22,8 +22,8 @@ def restricted(device: Device, through: Iterable[ClaimHolding]) -> Device:
 def held_by(device: Device, holder: Holder) -> Device:
     """`device` with this one of its holders."""
     if device.claimed is not None:
-        return restricted(device, [one for one in device.claimed.through if one.holder == holder])
-    return device if len(device.holders) == 1 else replace(device, holders=(holder,))
+        device = restricted(device, [one for one in device.claimed.through if one.holder == holder])
+    return device if device.holders == (holder,) else replace(device, holders=(holder,))
 
 
 def holdings(claimed: Claimed | None) -> tuple[ClaimHolding, ...]:
@@ -104,7 +104,8 @@ def texts(claimed: Claimed) -> Iterator[str]:
     yield from (published.uuid, published.pci_address, published.model)
     for name, value in (*published.attributes, *published.capacity):
         yield f"{name} {value}"
-    yield named(published.taints)
+    if published.taints:
+        yield named(published.taints)
 
 
 # --- sentences ------------------------------------------------------------------------------------------

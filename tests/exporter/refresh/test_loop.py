@@ -18,7 +18,15 @@ import pytest
 from msgspec.structs import replace
 
 from exporter.mapping import anomaly_tracker, restart_guard
-from exporter.mapping.dra import NO_DRA, AllocatedDevice, Claim, ClaimName, DraView, PublishedName
+from exporter.mapping.dra import (
+    NO_DRA,
+    AllocatedDevice,
+    Claim,
+    ClaimName,
+    DraView,
+    PublishedName,
+    SourceStatus,
+)
 from exporter.mapping.holdings import HoldingChanges
 from exporter.mapping.identity import PodIdentity, PodRegistry, PodView, Poll
 from exporter.mapping.model import Snapshot
@@ -869,3 +877,16 @@ async def test_new_claim_is_read_before_its_administrator_is_shown(slow: bool) -
         loop.kubelet.listed = _watched("gpu-1")
         await loop.trigger(Trigger.ALLOCATION)
         assert [names for names, _ in claims.waited[1:]] == [{name}]
+
+
+async def test_a_source_that_fails_is_a_new_generation_of_the_state() -> None:
+    """Pages and /api/v1/status, which have its problem, are asked for by generation."""
+    claims = Claims()
+    async with running(dra=claims) as loop:
+        before = loop.state
+        problem = (SourceStatus("slices", up=False, problem="no right to list resourceslices"),)
+        claims.view = DraView(sources=problem)
+        loop.refresher.reconsider()
+        await loop.until(lambda: loop.state.sources == problem)
+        assert loop.state.generation == before.generation + 1
+        assert loop.state.problems == ("no right to list resourceslices",)
