@@ -1,5 +1,6 @@
-"""Anomalies in one snapshot: plugin_gone, unhealthy_held, double_held and no_longer_offered. Anomalies that
-depend on time are in anomaly_tracker.
+"""Anomalies in one snapshot: plugin_gone, unhealthy_held, double_held and no_longer_offered.
+
+Anomalies that depend on time are in anomaly_tracker, those of claimed devices in status_anomalies.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -43,7 +44,9 @@ def find(
     if snapshot.complete:
         for resource, counts in snapshot.resources().items():
             # A plugin that the kubelet watches and whose devices are all unhealthy is not gone.
-            if counts.allocatable == 0 and counts.allocated > 0 and not advertised.serves(resource):
+            claimed = resource in snapshot.published or resource in snapshot.held_only
+            none = counts.allocatable == 0 and counts.allocated > 0
+            if none and not claimed and not advertised.serves(resource):
                 gone.add(resource)
                 found.append(_plugin_gone(resource, snapshot, advertised))
     found = [one for one in found if one.kind != "no_longer_offered" or one.resource not in gone]
@@ -113,14 +116,15 @@ def pods_of(holders: Iterable[Holder]) -> tuple[PodKey, ...]:
     return tuple(sorted({(holder.namespace, holder.pod) for holder in holders}))
 
 
-def _names(pods: Iterable[PodKey]) -> list[str]:
+def names(pods: Iterable[PodKey]) -> list[str]:
+    """`namespace/name` of each pod, or of each claim."""
     return [f"{namespace}/{pod}" for namespace, pod in pods]
 
 
 def _plugin_gone(resource: str, snapshot: Snapshot, advertised: PluginReports) -> Anomaly:
     held = [device for device in snapshot.devices if device.key.resource == resource and device.holders]
     pods = pods_of(holder for device in held for holder in device.holders)
-    evidence = f"none is allocatable, while {len(held)} of its devices are held by {listed(_names(pods))}"
+    evidence = f"none is allocatable, while {len(held)} of its devices are held by {listed(names(pods))}"
     found = advertised.resources.get(resource)
     if found is not None and not found.report.answers:
         evidence += f"; its plugin does not answer: {found.report.problem}"
@@ -154,12 +158,12 @@ def _unhealthy_held(device: Device, advertised: PluginReports) -> Iterator[Anoma
 
 def _double_held(device: Device) -> Iterator[Anomaly]:
     """kubelet: a device is allocated to one container; containers of one pod may pass it on."""
-    if not _of_several_pods(device.holders):
+    if not of_several_pods(device.holders):
         return
     pods = pods_of(device.holders)
     same_name = "" if len(pods) > 1 else " under one name"
     count = max(len(pods), len({holder.pod_uid for holder in device.holders}))
-    evidence = f"{count} pods hold it{same_name}: {listed(_names(pods))}"
+    evidence = f"{count} pods hold it{same_name}: {listed(names(pods))}"
     key = device.key
     for holder in device.holders:
         yield Anomaly(
@@ -169,7 +173,7 @@ def _double_held(device: Device) -> Iterator[Anomaly]:
         )
 
 
-def _of_several_pods(holders: Iterable[Holder]) -> bool:
+def of_several_pods(holders: Iterable[Holder]) -> bool:
     """Whether `holders` have several names, or one name and two known uids."""
     pods: dict[PodKey, set[str]] = {}
     for holder in holders:
@@ -199,16 +203,16 @@ def _whole_and_parts(snapshot: Snapshot, parts: Iterable[Device]) -> Iterator[An
     for whole in [device for device in snapshot.devices if device.key[1] in of_parent]:
         resource = _plain(whole.key.resource)
         held = [part for part in of_parent[whole.key.device] if _plain(part.key.resource) == resource]
-        if not held or not whole.holders or any(map(snapshot.doubt, whole.holders)):
+        if not held or not whole.surely_held or any(map(snapshot.doubt, whole.holders)):
             continue
         of_parts = [holder for part in held for holder in part.holders]
         holders = [*whole.holders, *of_parts]
-        if not _of_several_pods(holders):
+        if not of_several_pods(holders):
             continue
-        names = listed([shortened(part.key.device) for part in held])
+        parts_of = listed([shortened(part.key.device) for part in held])
         evidence = (
-            f"{listed(_names(pods_of(whole.holders)))} holds it as a whole, "
-            f"{listed(_names(pods_of(of_parts)))} a part of it: {names}"
+            f"{listed(names(pods_of(whole.holders)))} holds it as a whole, "
+            f"{listed(names(pods_of(of_parts)))} a part of it: {parts_of}"
         )
         ids = (whole.key.device, *(part.key.device for part in held))[:MAX_FACTS]
         for holder in whole.holders:

@@ -1,6 +1,6 @@
 """Tracks anomalies from refresh to refresh: since when each lasts, and those that a single snapshot does not
-show: devices on several NUMA nodes (numa_split), devices without a pod (unattributed), and devices that have
-not been offered for some time (no_longer_offered).
+show: devices on several NUMA nodes (numa_split), devices without a pod (unattributed), devices that have not
+been offered for some time (no_longer_offered), and claims that wait for their driver (unprepared).
 """
 
 from collections import Counter
@@ -11,15 +11,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.mapping.anomalies import MAX_FACTS, find, listed, no_longer_offered
+from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts
+from exporter.mapping.device_health import DeviceHealth
 from exporter.mapping.device_ids import IdReader, read_id
+from exporter.mapping.device_status import DeviceStatuses
 from exporter.mapping.model import NO_REPORTS, Anomaly, Device, DeviceKey, Holder, PluginReports, Snapshot
+from exporter.mapping.status_anomalies import status_anomalies
 from exporter.mapping.unattributed import PodsSeen, UnattributedDevice, UnattributedTracker
+from exporter.mapping.unprepared import UnpreparedTracker
 from runtime.text import utc
 
 NOT_OFFERED_FOR: Final = 60.0
 """Seconds after which devices that are no longer offered are an anomaly: plugins register again by then after
 a kubelet restart, or after an update of their own.
 """
+NOTHING_SEEN: Final = PodsSeen()
+"""There is no pod source."""
 _Place = tuple[str, int]
 """A resource and a NUMA node."""
 
@@ -106,10 +113,10 @@ def _devices_of(
 def _free(snapshot: Snapshot, released: frozenset[DeviceKey]) -> dict[_Place, int]:
     """The number of free devices of each resource and NUMA node."""
     free: dict[_Place, int] = {}
-    if snapshot.complete:
-        for device in [one for one in snapshot.devices if one.allocatable and not one.holders]:
-            if device.key not in released:
-                _count(free, device)
+    for device in [one for one in snapshot.devices if one.allocatable and not one.holders]:
+        known = snapshot.knows_all(device.key.resource) and not device.alternative
+        if known and device.key not in released:
+            _count(free, device)
     return free
 
 
@@ -164,28 +171,33 @@ class AnomalyTracker:
         self._reader = reader
         self._splits_of = NumaSplitTracker()
         self._unattributed_of = unattributed or UnattributedTracker()
+        self._unprepared_of = UnpreparedTracker()
         self._since: dict[_Name, float] = {}
         self._snapshot: Snapshot | None = None
         self._held: frozenset[DeviceKey] = frozenset()
         self._advertised: PluginReports = NO_REPORTS
         self._splits: tuple[Anomaly, ...] = ()
+        self._ill: Mapping[DeviceKey, DeviceHealth] = {}
         self._unattributed: tuple[UnattributedDevice, ...] = ()
+        self._unprepared: tuple[Anomaly, ...] = ()
         self._not_offered: tuple[Device, ...] = ()
         self._due: tuple[Device, ...] = ()
         self._anomalies: tuple[Anomaly, ...] = ()
 
     def advance(
         self,
-        snapshot: Snapshot,
-        advertised: PluginReports,
+        statuses: DeviceStatuses,
         *,
         asked: float,
         now: float,
-        pods: PodsSeen | None = None,
+        pods: PodsSeen = NOTHING_SEEN,
+        claims: ClaimFacts = NO_CLAIMS,
     ) -> tuple[Anomaly, ...]:
-        """The anomalies by the answer requested at `asked` and received at `now` (unix times). Returns the
-        same tuple object as before if nothing changed.
+        """The anomalies by the answer requested at `asked` and received at `now` (unix times). `claims` are
+        the facts that its snapshot was built with. Returns the same tuple object as before if nothing
+        changed.
         """
+        snapshot, advertised, ill = statuses.snapshot, statuses.advertised, statuses.ill
         changed = snapshot is not self._snapshot
         held = self._held_devices(snapshot) if changed else self._held
         released = self._held - held if changed else frozenset[DeviceKey]()
@@ -194,16 +206,20 @@ class AnomalyTracker:
         )
         not_offered = self._not_offered_devices(snapshot) if changed else self._not_offered
         due = tuple([d for d in not_offered if now >= (d.no_longer_offered_since or 0.0) + NOT_OFFERED_FOR])
-        timed = unattributed, due
-        if not changed and advertised is self._advertised and timed == (self._unattributed, self._due):
+        unprepared = self._unprepared_of.advance(snapshot, claims, pods.view, now=now)
+        further = unattributed, due, unprepared, ill
+        same = further == (self._unattributed, self._due, self._unprepared, self._ill)
+        if same and not changed and advertised is self._advertised:
             return self._anomalies
         if changed:
             self._splits = self._splits_of.advance(snapshot, released)
         self._snapshot, self._held = snapshot, held
         self._advertised, self._unattributed = advertised, unattributed
         self._not_offered, self._due = not_offered, due
-        further = (*self._splits, *map(_unattributed, unattributed), *no_longer_offered(due, snapshot))
-        found = find(snapshot, advertised, reader=self._reader, further=further)
+        self._unprepared, self._ill = unprepared, ill
+        others = (*self._splits, *map(_unattributed, unattributed), *no_longer_offered(due, snapshot))
+        others += (*status_anomalies(statuses), *unprepared)
+        found = find(snapshot, advertised, reader=self._reader, further=others)
         self._since = {name: self._since.get(name, now) for name in map(_name, found)}
         dated = tuple(
             replace(one, since=self._since[_name(one)]) if one.since is None else one for one in found

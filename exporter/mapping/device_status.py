@@ -7,9 +7,9 @@ what they made of them.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from exporter.mapping.chosen_devices import KUBELETS, NO_CHOICES, Choice, Choices, choices
@@ -29,7 +29,6 @@ from exporter.mapping.model import (
     Snapshot,
 )
 
-NOBODY_ILL: Final[Mapping[DeviceKey, DeviceHealth]] = MappingProxyType({})
 _Since = Mapping[Holding, HeldSince]
 _Pods = Mapping[PodKey, PodIdentity]
 
@@ -77,7 +76,7 @@ class DeviceStatus(Struct, frozen=True):
 class DeviceStatuses(Struct, frozen=True, eq=False):
     """The statuses of a snapshot's devices, in its order, and what they were made of.
 
-    `ill` is the health of unhealthy devices that count as allocatable: a holder's pod status says so.
+    `ill` is the health of unhealthy devices that count as allocatable: the status of a holder's pod says so.
     `choices` are the physical devices that other schedulers chose for holders.
     """
 
@@ -86,7 +85,9 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
     pods: Mapping[PodKey, PodIdentity]
     advertised: PluginReports
     devices: tuple[DeviceStatus, ...] = ()
-    ill: Mapping[DeviceKey, DeviceHealth] = NOBODY_ILL
+    ill: Mapping[DeviceKey, DeviceHealth] = field(
+        default_factory=lambda: MappingProxyType(dict[DeviceKey, DeviceHealth]())
+    )
     choices: Choices = NO_CHOICES
 
     def resources(self) -> Mapping[str, ResourceCounts]:
@@ -120,6 +121,25 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
     def health(self, device: Device) -> DeviceHealth:
         """The health of one device."""
         return HealthFacts(self.snapshot.complete, self.pods, self.advertised).of(device)
+
+    def dated(
+        self, since: Mapping[Holding, HeldSince], last: "DeviceStatuses | None" = None
+    ) -> "DeviceStatuses":
+        """These statuses with the starts `since`. They differ only where a device changed since `last`; None
+        if any may.
+        """
+        if since is self.since:
+            return self
+        changed = None if last is None else self.snapshot.changed_at(last.snapshot)
+        found = list(self.devices)
+        for index in range(len(found)) if changed is None else changed:
+            status = found[index]
+            if status.holders:
+                key = status.device.key
+                starts = [since.get(Holding(key, one.holder)) for one in status.holders]
+                holders = [one._replace(since=at) for one, at in zip(status.holders, starts, strict=True)]
+                found[index] = _same_or(status, replace(status, holders=tuple(holders)))
+        return replace(self, since=since, devices=tuple(found))
 
     def _holder(self, device: Device, holder: Holder) -> HolderStatus:
         pod, since = holder[:2], self.since.get(Holding(device.key, holder))
@@ -199,15 +219,12 @@ def device_statuses(
     pods: Mapping[PodKey, PodIdentity],
     advertised: PluginReports,
     last: DeviceStatuses | None = None,
-    *,
-    restored: bool = False,
 ) -> DeviceStatuses:
-    """The statuses of `snapshot`, with the objects of `last` where nothing changed.
-
-    `restored`: starts of devices that did not change may differ, because history brought them.
+    """The statuses of `snapshot`, with the objects of `last` where nothing changed. `since` may differ from
+    that of `last` where devices changed.
     """
     now = DeviceStatuses(snapshot, since, pods, advertised, choices=choices(snapshot, pods))
-    changed = None if last is None or restored else now.changed_since(last)
+    changed = None if last is None else now.changed_since(last)
     if last is not None and changed is not None:
         found = list(last.devices)
         for index in changed:
@@ -217,18 +234,15 @@ def device_statuses(
         if lasting:
             keys = {one.device.key for one in made}
             lasting = {key: health for key, health in lasting.items() if key not in keys}
-        return replace(now, devices=tuple(found), ill={**lasting, **_ill(made)} or NOBODY_ILL)
+        return replace(now, devices=tuple(found), ill={**lasting, **_ill(made)})
     known = {} if last is None else {status.device.key: status for status in last.devices}
     made = [_same_or(known.get(device.key), now.made(device)) for device in snapshot.devices]
-    return replace(now, devices=tuple(made), ill=_ill(made) or NOBODY_ILL)
+    return replace(now, devices=tuple(made), ill=_ill(made))
 
 
 def _ill(statuses: Iterable[DeviceStatus]) -> dict[DeviceKey, DeviceHealth]:
-    return {
-        one.device.key: one.health
-        for one in statuses
-        if one.device.allocatable and one.health.kind == "unhealthy"
-    }
+    found = [one for one in statuses if one.health.kind == "unhealthy" and one.device.allocatable]
+    return {one.device.key: one.health for one in found}
 
 
 def _same_or(was: DeviceStatus | None, status: DeviceStatus) -> DeviceStatus:

@@ -56,6 +56,13 @@ class ClaimHolding(NamedTuple):
     requested_as: str = ""
     admin: bool | None = None
 
+    @property
+    def sure(self) -> bool:
+        """Whether this is known to be holding. Kubernetes: a claim that serves an extended resource is never
+        for administration, and no other one is known without the claim.
+        """
+        return self.admin is False or (self.admin is None and bool(self.requested_as))
+
 
 def by_claim(one: ClaimHolding) -> tuple[object, ...]:
     """Sort key of the claims of one device."""
@@ -119,6 +126,13 @@ class Device(Struct, frozen=True):
     def reserved(self) -> tuple[ClaimName, ...]:
         """The claims that the device is allocated by and that no listed container uses."""
         return () if self.claimed is None else self.claimed.reserved
+
+    @property
+    def surely_held(self) -> bool:
+        """Whether the device is known to be held, and not only by claims that may be for administration."""
+        if self.claimed is None:
+            return bool(self.holders)
+        return any(one.sure for one in self.claimed.through)
 
     def requested_as(self, holder: Holder) -> str:
         """What `holder` asked by: the resource; for a claimed device the extended resource, else the

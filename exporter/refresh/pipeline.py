@@ -2,8 +2,8 @@
 
 `SnapshotPipeline.process` runs these steps, each a pure module of exporter.mapping: decode the List
 (listing), identify its pods (identity), build the snapshot (snapshot, device_memory), carry over what a List
-after a restart leaves out (restart_guard, carried), find anomalies (anomaly_tracker) and date the holdings
-(holdings).
+after a restart leaves out (restart_guard, carried), collect what is known of each device (device_status),
+find anomalies (anomaly_tracker) and date the holdings (holdings).
 """
 
 import re
@@ -170,7 +170,7 @@ class SnapshotPipeline:
             if raw.asked_allocatable:
                 self._allocatable_at = poll.answered
             # Some anomalies depend on time alone.
-            anomalies = self._anomalies_of(update.snapshot, last, now)
+            anomalies = self._anomalies_of(update.statuses, last, now)
             self._update = replace(update, changes=None, anomalies=anomalies)
             return self._update
         answer, doubts = self._doubted(self._decoded(raw, poll, (view, advertised, dra), restarted_at))
@@ -337,9 +337,10 @@ class SnapshotPipeline:
             claims=self._claims,
         )
 
-    def _anomalies_of(self, snapshot: Snapshot, answer: _Answer, now: float) -> tuple[Anomaly, ...]:
+    def _anomalies_of(self, statuses: DeviceStatuses, answer: _Answer, now: float) -> tuple[Anomaly, ...]:
         pods = PodsSeen(answer.view, self._offset)
-        return self._anomalies.advance(snapshot, answer.advertised, asked=self._asked, now=now, pods=pods)
+        times = {"asked": self._asked, "now": now}
+        return self._anomalies.advance(statuses, **times, pods=pods, claims=self._claims)
 
     def _updated(
         self, answer: _Answer, snapshot: Snapshot, pods: Mapping[PodKey, PodIdentity], now: float
@@ -354,13 +355,13 @@ class SnapshotPipeline:
         if before is not None and pods == before.pods:
             pods = before.pods
         self._memory = self._next_memory.built(snapshot)
-        anomalies = self._anomalies_of(snapshot, answer, now)
+        last = None if before is None else before.statuses
+        statuses = device_statuses(snapshot, self._holdings.since, pods, answer.advertised, last)
+        anomalies = self._anomalies_of(statuses, answer, now)
         # The tracker of holdings comes last: what fails before it leaves every step as it was.
         unchanged = before is not None and snapshot is before.snapshot
         changes = None if unchanged else self._holdings.advance(snapshot, now)
-        parts = (snapshot, self._holdings.since, pods, answer.advertised)
-        last = None if before is None else before.statuses
-        statuses = device_statuses(*parts, last, restored=recorded is not None)
+        statuses = statuses.dated(self._holdings.since, None if recorded is not None else last)
         self._update = Update(
             *(snapshot, self._holdings.since, changes, anomalies, pods),
             *(answer.advertised, statuses, answer.error, self._memory.notes, answer.listed.claims()),

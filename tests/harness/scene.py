@@ -3,9 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from exporter.mapping.anomalies import find
+from exporter.mapping.device_status import DeviceStatuses, device_statuses
 from exporter.mapping.dra import PublishedDevice, PublishedName
 from exporter.mapping.holdings import HeldSince, Holding, holdings
+from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
     NO_REPORTS,
     AdvertisedDevice,
@@ -24,6 +28,7 @@ from exporter.mapping.model import (
     merge_reports,
 )
 from exporter.mapping.state import State
+from exporter.mapping.status_anomalies import status_anomalies
 
 GPU = "nvidia.com/gpu"
 START = 1_793_227_263.25
@@ -133,6 +138,11 @@ def reported(
     return merge_reports([PluginReport(source, {resource: advertised}, received_at, problem, silent_since)])
 
 
+def statuses(shown: Snapshot, advertised: PluginReports = NO_REPORTS, *pods: PodIdentity) -> DeviceStatuses:
+    """The statuses of devices; the uids of `pods` are proven."""
+    return device_statuses(shown, {}, {one.key: one for one in pods}, advertised)
+
+
 def state(
     shown: Snapshot,
     *,
@@ -150,8 +160,10 @@ def state(
         "taken_at": at,
         "changed_at": at,
         "since": starts,
-        "anomalies": find(shown, advertised),
         "advertised": advertised,
         "api_version": "v1",
     }
-    return State(**values | changes)
+    found = State(**values | changes)
+    if "anomalies" in changes or found.statuses is None:
+        return found
+    return replace(found, anomalies=find(shown, advertised, further=status_anomalies(found.statuses)))

@@ -109,21 +109,23 @@ def test_statuses_from_those_before_equal_statuses_made_anew(steps: list[dict[st
         restored = bool(step["restored"])
         if restored:
             holdings.restore(_Recorded())
+        before = holdings.since
         holdings.advance(snapshot, 10.0 + number)
         phases: dict[str, str] = step["phases"]  # type: ignore[assignment]
         pods = {("n", pod): _pod(pod, phase, step) for pod, phase in phases.items()}
         if last is not None:  # the refresh loop keeps equal identities
             pods = {key: one if last.pods.get(key) != one else last.pods[key] for key, one in pods.items()}
-        parts = (snapshot, holdings.since, pods, _reports(step))
-        now = device_statuses(*parts, last, restored=restored)
-        whole = device_statuses(*parts)
+        reports = _reports(step)
+        now = device_statuses(snapshot, before, pods, reports, last)
+        now = now.dated(holdings.since, None if restored else last)
+        whole = device_statuses(snapshot, holdings.since, pods, reports)
         assert now.devices == whole.devices
         assert now.ill == whole.ill
         assert now.resources() == whole.resources()
         if last is not None:
-            before = {status.device.key: status for status in last.devices}
+            known = {status.device.key: status for status in last.devices}
             for status in now.devices:
-                was = before.get(status.device.key)
+                was = known.get(status.device.key)
                 assert was is status or was != status
         last = now
 

@@ -14,8 +14,9 @@ from exporter.mapping.device_memory import RememberedDevice
 from exporter.mapping.holdings import HoldingTracker, diff
 from exporter.mapping.identity import pods_with_new_holdings
 from exporter.mapping.listing import ListedPods, ListReader
-from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.model import AdvertisedDevice, Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.snapshot import SnapshotBuilder, build
+from harness import scene
 from harness.answers import R, allocatables, listed, listings, offered, pod, pods, shuffled
 from kubelet.pb.podresources.v1 import api_pb2
 
@@ -81,7 +82,7 @@ def test_incremental_snapshot_equals_a_whole_build(
         before = snapshot, expected
         assert incremental[0].advance(snapshot, step) == anew[0].advance(expected, step)
         judged = [
-            tracker.advance(shown, NO_REPORTS, asked=step, now=step + 0.5)
+            tracker.advance(scene.statuses(shown), asked=step, now=step + 0.5)
             for (_, tracker), shown in ((incremental, snapshot), (anew, expected))
         ]
         assert judged[0] == judged[1]

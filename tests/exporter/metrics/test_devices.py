@@ -148,7 +148,5 @@ def test_kept_blocks_of_devices_equal_newly_written_ones(data: st.DataObject, po
         times = data.draw(st.lists(st.sampled_from([1.0, 2.5]), min_size=3, max_size=3))
         devices = [pool[index] for index in sorted(chosen)]
         state = _state(devices, lambda holding, times=times: times[len(holding.holder.pod) % 3])  # type: ignore[misc] # bound
-        parts = (state.snapshot, state.since, state.pods, state.advertised)
-        statuses = device_statuses(*parts, last, restored=True)
-        last = statuses
-        assert _text(kept, replace(state, statuses=statuses)) == _text(MappingFamilies("n"), state)
+        last = device_statuses(state.snapshot, {}, state.pods, state.advertised, last).dated(state.since)
+        assert _text(kept, replace(state, statuses=last)) == _text(MappingFamilies("n"), state)
