@@ -56,11 +56,13 @@ def find(
         for one in snapshot.devices
         if one.holders and (one.parent or not one.allocatable or one.holders[1:])
     ]:
+        if device.parent and device.surely_held:
+            parts.append(device)
+        if device.claimed is not None:
+            continue
         if not device.allocatable and device.key.resource not in gone:
             found.extend(_unhealthy_held(device, advertised))
-        if device.parent:
-            parts.append(device)
-        if len(device.holders) > 1 and not device.claimed and not _shared(device, advertised, reader):
+        if len(device.holders) > 1 and not _shared(device, advertised, reader):
             found.extend(_double_held(device))
     if parts:
         found.extend(_whole_and_parts(snapshot, parts))

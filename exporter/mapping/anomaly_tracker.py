@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from exporter.mapping.anomalies import MAX_FACTS, find, listed, no_longer_offered
 from exporter.mapping.claimed_devices import NO_CLAIMS, ClaimFacts
-from exporter.mapping.device_health import DeviceHealth
 from exporter.mapping.device_ids import IdReader, read_id
-from exporter.mapping.device_status import DeviceStatuses
+from exporter.mapping.device_status import DeviceStatuses, IllDevice
 from exporter.mapping.model import NO_REPORTS, Anomaly, Device, DeviceKey, Holder, PluginReports, Snapshot
 from exporter.mapping.status_anomalies import status_anomalies
 from exporter.mapping.unattributed import PodsSeen, UnattributedDevice, UnattributedTracker
@@ -177,7 +176,7 @@ class AnomalyTracker:
         self._held: frozenset[DeviceKey] = frozenset()
         self._advertised: PluginReports = NO_REPORTS
         self._splits: tuple[Anomaly, ...] = ()
-        self._ill: Mapping[DeviceKey, DeviceHealth] = {}
+        self._ill: Mapping[DeviceKey, IllDevice] = {}
         self._unattributed: tuple[UnattributedDevice, ...] = ()
         self._unprepared: tuple[Anomaly, ...] = ()
         self._not_offered: tuple[Device, ...] = ()

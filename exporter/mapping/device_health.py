@@ -43,6 +43,8 @@ NOT_REPORTED: Final = "health not reported"
 """The words for a claimed device of which no source says the health."""
 UNKNOWN: Final = "health unknown"
 """The words for a device of which the kubelet does not know the health."""
+UNHEALTHY: Final = "unhealthy"
+"""The words for a device that its plugin or the status of a pod calls unhealthy."""
 TAINTED: Final = "tainted"
 """The words for a claimed device with a taint that keeps pods away."""
 WORST_FIRST: Final = ("unhealthy", "unknown", "healthy")
@@ -114,7 +116,7 @@ class HealthFacts(NamedTuple):
             return DeviceHealth("unhealthy", words, report.problem, report.silent_since, source)
         if plugin is not None and reported is not None and not reported.healthy:
             source = f"its plugin, at {plugin.report.source}"
-            return DeviceHealth("unhealthy", "unhealthy", reported.reason, reported.since, source)
+            return DeviceHealth("unhealthy", UNHEALTHY, reported.reason, reported.since, source)
         why, source = "", "the kubelet does not offer it"
         if plugin is not None and not plugin.resource.served:
             why = "the kubelet does not watch its plugin"
@@ -191,7 +193,7 @@ def _said(entry: ResourceHealth, devices: int = 1) -> DeviceHealth:
         return DeviceHealth("unknown", UNKNOWN, f"{why}; {message}" if message else why, source=BY_STATUS)
     if entry.health == "Healthy":
         return _HEALTHY
-    kind, words = ("unhealthy", "unhealthy") if entry.health == "Unhealthy" else ("unknown", UNKNOWN)
+    kind, words = ("unhealthy", UNHEALTHY) if entry.health == "Unhealthy" else ("unknown", UNKNOWN)
     return DeviceHealth(kind, words, message, source=BY_STATUS)
 
 

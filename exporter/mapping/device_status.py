@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from exporter.mapping.chosen_devices import KUBELETS, NO_CHOICES, Choice, Choices, choices
-from exporter.mapping.device_health import NO_HEALTH, DeviceHealth, HealthFacts
+from exporter.mapping.device_health import BY_STATUS, NO_HEALTH, UNHEALTHY, DeviceHealth, HealthFacts
 from exporter.mapping.device_identity import DeviceIdentity, identity_of
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
@@ -73,10 +73,17 @@ class DeviceStatus(Struct, frozen=True):
         return self.health.healthy
 
 
+class IllDevice(NamedTuple):
+    """A held device, and why the status of a holder's pod calls it unhealthy, "" without a reason."""
+
+    device: Device
+    reason: str
+
+
 class DeviceStatuses(Struct, frozen=True, eq=False):
     """The statuses of a snapshot's devices, in its order, and what they were made of.
 
-    `ill` is the health of unhealthy devices that count as allocatable: the status of a holder's pod says so.
+    `ill` are the devices that are unhealthy by the status of a holder's pod.
     `choices` are the physical devices that other schedulers chose for holders.
     """
 
@@ -85,8 +92,8 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
     pods: Mapping[PodKey, PodIdentity]
     advertised: PluginReports
     devices: tuple[DeviceStatus, ...] = ()
-    ill: Mapping[DeviceKey, DeviceHealth] = field(
-        default_factory=lambda: MappingProxyType(dict[DeviceKey, DeviceHealth]())
+    ill: Mapping[DeviceKey, IllDevice] = field(
+        default_factory=lambda: MappingProxyType(dict[DeviceKey, IllDevice]())
     )
     choices: Choices = NO_CHOICES
 
@@ -96,7 +103,8 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
         if not self.ill:
             return counts
         found = dict(counts)
-        for resource, number in Counter([key.resource for key in self.ill]).items():
+        more = [key.resource for key, one in self.ill.items() if one.device.allocatable]
+        for resource, number in Counter(more).items():
             found[resource] = replace(found[resource], unhealthy=found[resource].unhealthy + number)
         return found
 
@@ -233,16 +241,16 @@ def device_statuses(
         lasting = last.ill
         if lasting:
             keys = {one.device.key for one in made}
-            lasting = {key: health for key, health in lasting.items() if key not in keys}
+            lasting = {key: one for key, one in lasting.items() if key not in keys}
         return replace(now, devices=tuple(found), ill={**lasting, **_ill(made)})
     known = {} if last is None else {status.device.key: status for status in last.devices}
     made = [_same_or(known.get(device.key), now.made(device)) for device in snapshot.devices]
     return replace(now, devices=tuple(made), ill=_ill(made))
 
 
-def _ill(statuses: Iterable[DeviceStatus]) -> dict[DeviceKey, DeviceHealth]:
-    found = [one for one in statuses if one.health.kind == "unhealthy" and one.device.allocatable]
-    return {one.device.key: one.health for one in found}
+def _ill(statuses: Iterable[DeviceStatus]) -> dict[DeviceKey, IllDevice]:
+    found = [one for one in statuses if one.health.words == UNHEALTHY and one.health.source == BY_STATUS]
+    return {one.device.key: IllDevice(one.device, one.health.reason) for one in found}
 
 
 def _same_or(was: DeviceStatus | None, status: DeviceStatus) -> DeviceStatus:

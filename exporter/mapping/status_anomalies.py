@@ -22,20 +22,18 @@ from runtime.text import shortened, utc
 
 def status_anomalies(statuses: DeviceStatuses) -> Iterator[Anomaly]:
     """The anomalies of `statuses`, in no order."""
-    snapshot, ill = statuses.snapshot, statuses.ill
-    claimed = snapshot.published or snapshot.held_only
-    if not (claimed or ill):
+    for ill in statuses.ill.values():
+        yield from _unhealthy_held(*ill)
+    snapshot = statuses.snapshot
+    if not (snapshot.published or snapshot.held_only):
         return
     for device in snapshot.devices:
-        if device.key in ill:
-            yield from _unhealthy_held(device, ill[device.key].reason)
         if device.claimed is not None and device.holders:
-            if device.claimed.taints and device.key not in ill:
+            if device.claimed.taints and device.key not in statuses.ill:
                 yield from _tainted_held(device)
             if len(device.claimed.through) > 1:
                 yield from _held_by_claims(device)
-    if claimed:
-        yield from _given_twice(statuses)
+    yield from _given_twice(statuses)
 
 
 def _unhealthy_held(device: Device, reason: str) -> Iterator[Anomaly]:
@@ -49,7 +47,9 @@ def _tainted_held(device: Device) -> Iterator[Anomaly]:
     taints = () if device.claimed is None else device.claimed.taints
     since = min([one.since for one in taints if one.since is not None], default=None)
     when = "" if since is None else f" since {utc(since)}"
-    yield from _of_holders("tainted_held", device, f"it is held, with the {named(taints)}{when}")
+    yield from _of_holders(
+        "tainted_held", device, f"it is held but tainted; it has the {named(taints)}{when}"
+    )
 
 
 def _of_holders(kind: str, device: Device, evidence: str) -> Iterator[Anomaly]:

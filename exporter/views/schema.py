@@ -42,10 +42,10 @@ FreshnessWord = Annotated[
 ]
 HealthWord = Annotated[str, one_of("Healthy", "Unhealthy")]
 KINDS = (
-    *("double_held", "no_longer_offered", "numa_split", "plugin_gone", "stale", "unattributed"),
-    "unhealthy_held",
+    *("double_held", "no_longer_offered", "numa_split", "plugin_gone", "stale", "tainted_held"),
+    *("unattributed", "unhealthy_held", "unprepared"),
 )
-"""The kinds of anomaly of exporter.mapping.anomalies, and `stale` for a mapping that is too old."""
+"""The kinds of anomaly of exporter.mapping, and `stale` for a mapping that is too old."""
 KindWord = Annotated[str, one_of(*KINDS)]
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from exporter.mapping.device_health import NOT_OFFERED, NOT_REPORTED
+from exporter.mapping.device_health import NOT_OFFERED, NOT_REPORTED, TAINTED
 from exporter.mapping.device_status import DeviceStatus
 from exporter.mapping.model import Anomaly, Container
 from exporter.mapping.state import Freshness
@@ -65,7 +65,7 @@ def device_verdict(facts: DeviceFacts, freshness: Freshness) -> Verdict:
     if health is not None:
         found.append(_OF_HEALTH[health.kind])
         if health.kind == "unhealthy":
-            plain = health.words.endswith("unhealthy") or health.words == NOT_OFFERED
+            plain = health.words.endswith("unhealthy") or health.words in {NOT_OFFERED, TAINTED}
             lead = health.words if plain else "unhealthy"
         elif health.words == NOT_REPORTED:
             lead = health.words

@@ -37,7 +37,9 @@ _KINDS: Final = {
     "unhealthy_held": UNHEALTHY_HELD,
     "plugin_gone": "plugin gone",
     "double_held": "held twice",
+    "tainted_held": "tainted, held",
     "unattributed": "held by no pod",
+    "unprepared": "claim not prepared",
     "numa_split": "split across NUMA nodes",
     "no_longer_offered": NOT_OFFERED,
 }
@@ -350,10 +352,11 @@ def _sentence(group: list[Anomaly]) -> str:
     who = listed(holders, limit=3)
     evidence = text(first.evidence, limit=300).shown
     match first.kind:
-        case "unhealthy_held":
+        case "unhealthy_held" | "tainted_held":
             why = evidence.partition("; ")[2]
             verb = "holds" if len(holders) == 1 else "hold"
-            return f"{who} {verb} {resource} {device}, which is unhealthy{f'; {why}' if why else ''}."
+            state = first.kind.partition("_")[0]
+            return f"{who} {verb} {resource} {device}, which is {state}{f'; {why}' if why else ''}."
         case "plugin_gone":
             guess = "" if "; " in evidence else " Its plugin is gone, or none of its devices is healthy."
             return f"{resource}: {evidence}.{guess}"

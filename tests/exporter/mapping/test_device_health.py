@@ -230,7 +230,10 @@ def test_counts_have_those_that_a_status_calls_unhealthy() -> None:
     well, ill = ({POD[:2]: _pod(POD, *some, claims={"gpu": "mine-x7k"})} for some in ((), entries))
     first = device_statuses(snapshot, {}, well, NO_REPORTS)
     found = device_statuses(snapshot, {}, ill, NO_REPORTS, first)
-    assert {key.device: health for key, health in found.ill.items()} == {"GPU-1": ILL, "pool-a/gpu-0": ILL}
+    assert {key.device: one.reason for key, one in found.ill.items()} == {
+        "GPU-1": "XID 79",
+        "pool-a/gpu-0": "XID 79",
+    }
     counts = found.resources()
     assert (counts[GPU].unhealthy, counts[GPU].held_unhealthy, counts[GPU].allocatable) == (1, 1, 2)
     assert counts["gpu.example.com"].unhealthy == 1
