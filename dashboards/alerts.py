@@ -50,16 +50,20 @@ _HOLDER: Final = ("namespace", "pod", "container")
 
 
 def _anomalies(kind: str, *holder: str) -> str:
-    """For each physical device, how many of its shares or their holders have an anomaly."""
+    """For each physical device, how many of its shares or their holders have an anomaly; `kind` is a regular
+    expression.
+    """
     labels = ", ".join((_ID, *holder))
     return f"""
           count by ({_PHYSICAL}) (
-            group by ({labels}) (devicelens_anomaly_info{{kind="{kind}"}})
+            group by ({labels}) (devicelens_anomaly_info{{kind=~"{kind}"}})
             * on ({_ID}) group_left (parent) device:devicelens_physical:info
           )
         """
 
 
+_HELD: Final = "unhealthy_held|tainted_held"
+"""Anomalies of held devices that are not healthy."""
 _NOT_OFFERED: Final = 'devicelens_anomaly_info{kind="no_longer_offered", device=""}'
 """The kubelet no longer offers any device of a resource, or many. An administrator may have removed them."""
 
@@ -69,10 +73,21 @@ _DEVICES: Final = (
         Severity.CRITICAL,
         _anomalies("unhealthy_held", *_HOLDER),
         f"Pods hold the unhealthy device {DEVICE}",
-        f"{DEVICE} on {NODE} is held and not allocatable: the device failed under its pods, or its plugin reports "
-        f"it unhealthy. Pods:{_PODS}.",
+        f"{DEVICE} on {NODE} is held and unhealthy: the device failed under its pods, or its plugin or driver "
+        f"reports so. Pods:{_PODS}.",
         NODE_RESOURCE,
         lasts="2m",
+        keep="3m",
+    ),
+    Alert(
+        "DevicelensTaintedDeviceHeld",
+        Severity.WARNING,
+        _anomalies("tainted_held", *_HOLDER),
+        f"Pods hold the tainted device {DEVICE}",
+        f"A taint keeps new pods away from {DEVICE} on {NODE}, and pods still hold it: they tolerate the taint, or had "
+        f"the device before. Pods:{_PODS}.",
+        NODE_RESOURCE,
+        lasts="10m",
         keep="3m",
     ),
     Alert(
@@ -98,6 +113,23 @@ _DEVICES: Final = (
         keep="3m",
     ),
     Alert(
+        "DevicelensClaimUnprepared",
+        Severity.WARNING,
+        f"""
+        count by ({_PHYSICAL}) (
+          label_replace(
+            group by ({_ID}) (devicelens_anomaly_info{{kind="unprepared"}}), "parent", "$1", "device", "(.+)"
+          )
+        )
+        """,
+        f"A pod waits for {DEVICE}, which its claim reserves",
+        f"A ResourceClaim reserves {DEVICE} for a pod on {NODE}, and the kubelet does not list it: the driver fails to "
+        "prepare the claim or is gone, and the pod does not start.",
+        NODE_RESOURCE,
+        lasts="5m",
+        keep="3m",
+    ),
+    Alert(
         "DevicelensDeviceUnhealthy",
         Severity.WARNING,
         f"""
@@ -107,7 +139,7 @@ _DEVICES: Final = (
             * on ({_ID}) group_left (parent) device:devicelens_physical:info
           )
           unless on ({_PHYSICAL})
-          {_anomalies("unhealthy_held", *_HOLDER).strip()}
+          {_anomalies(_HELD, *_HOLDER).strip()}
         )
         and on (cluster, node, resource)
         (node_resource:devicelens_allocatable_devices:max > 0)
@@ -115,7 +147,7 @@ _DEVICES: Final = (
         {_NOT_OFFERED}
         """,
         f"{DEVICE} is not healthy",
-        f"{DEVICE} on {NODE} is free and not allocatable: the node has one device less to allocate.",
+        f"{DEVICE} on {NODE} is free and unhealthy or tainted: the node has one device less to allocate.",
         NODE_RESOURCE,
         lasts="10m",
         keep="3m",
@@ -131,14 +163,15 @@ _DEVICES: Final = (
         (
           count by (cluster, node, resource) (group by ({_PHYSICAL}) (device:devicelens_physical:info)) == 1
           and on (cluster, node, resource)
-          {_anomalies("unhealthy_held", *_HOLDER).strip()}
+          {_anomalies(_HELD, *_HOLDER).strip()}
         )
         unless on (cluster, node, resource)
         ({_NOT_OFFERED} and on (cluster, node, resource) (node_resource:devicelens_allocated_devices:max == 0))
         """,
         f"No device of {RESOURCE} is allocatable on {NODE}",
         f"{NODE} has {{{{ $value }}}} devices of {RESOURCE}, and none of them is allocatable: the plugin is gone or "
-        "not registered, or every device failed. Pods that hold one go on; new and restarted ones get none.",
+        "not registered, or every device failed or is tainted. Pods that hold one go on; new and restarted ones get "
+        "none.",
         NODE_RESOURCE,
         lasts="5m",
         keep="3m",

@@ -106,10 +106,8 @@ def test_only_claims_that_are_known_to_hold_are_accused(through: list[ClaimHoldi
 def test_a_taint_that_keeps_pods_away_from_a_held_device() -> None:
     (found,) = _found(_claimed(_through(P), taints=[TAINT, Taint("k", "", "None")]))
     assert (found.kind, found.holder) == ("tainted_held", P)
-    assert (
-        found.evidence
-        == "it is held, with the taint gpu.example.com/xid=79:NoExecute since 1970-01-01 00:01:10 UTC"
-    )
+    what = "it is held but tainted; it has the taint gpu.example.com/xid=79:NoExecute"
+    assert found.evidence == f"{what} since 1970-01-01 00:01:10 UTC"
     assert _kinds(_claimed(_through(P, admin=True), taints=[TAINT])) == []
     assert _kinds(_claimed(taints=[TAINT])) == []
     assert _kinds(_claimed(_through(P), taints=[TAINT._replace(effect="None")])) == []
