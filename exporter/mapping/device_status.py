@@ -4,7 +4,6 @@ A refresh changes few of a node's devices. Metrics, API and pages recognise the 
 what they made of them.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -74,7 +73,7 @@ class DeviceStatus(Struct, frozen=True):
 
 
 class IllDevice(NamedTuple):
-    """A held device, and why the status of a holder's pod calls it unhealthy, "" without a reason."""
+    """A device, and why the status of a pod that has it calls it unhealthy, "" without a reason."""
 
     device: Device
     reason: str
@@ -83,7 +82,7 @@ class IllDevice(NamedTuple):
 class DeviceStatuses(Struct, frozen=True, eq=False):
     """The statuses of a snapshot's devices, in its order, and what they were made of.
 
-    `ill` are the devices that are unhealthy by the status of a holder's pod.
+    `ill` are the devices that are unhealthy by the status of a pod that has them.
     `choices` are the physical devices that other schedulers chose for holders.
     """
 
@@ -99,13 +98,13 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
 
     def resources(self) -> Mapping[str, ResourceCounts]:
         """Counts of each resource, by name; those that are ill count as unhealthy."""
-        counts = self.snapshot.resources()
         if not self.ill:
-            return counts
-        found = dict(counts)
-        more = [key.resource for key, one in self.ill.items() if one.device.allocatable]
-        for resource, number in Counter(more).items():
-            found[resource] = replace(found[resource], unhealthy=found[resource].unhealthy + number)
+            return self.snapshot.resources()
+        found = dict(self.snapshot.resources())
+        for key, (device, _) in self.ill.items():
+            if device.allocatable and not device.alternative:
+                counts, free = found[key.resource], not (device.holders or device.reserved)
+                found[key.resource] = replace(counts, unhealthy=counts.unhealthy + 1, free=counts.free - free)
         return found
 
     def is_of(

@@ -2,8 +2,8 @@
 
 kubelet: it has the driver prepare a pod's claims before it starts the pod's containers, and List names a
 device from then on. A device that List does not name AFTER seconds after the claim was reserved for a pod of
-this node is one that its driver fails to prepare. Or the pod waits for something else before, such as a
-volume, or has no container that uses the claim, or an init container alone, which List leaves out.
+this node is one that its driver fails to prepare; or the pod waits for something else before, such as a
+volume, or an init container alone uses the claim, which List leaves out.
 
 Only claims that are read count, and nothing that is for administration.
 """
@@ -62,7 +62,7 @@ def _waiting(snapshot: Snapshot, claims: ClaimFacts, view: PodView) -> Iterator[
     pods = _pods(view)
     for name, claim in claims.view.claims.items():
         for uid in claim.reserved_for & pods.keys():
-            for device in claim.devices:
+            for device in claim.devices if _uses(pods[uid], name.name) else ():
                 key = claims.key(device.name)
                 if not device.admin and (key, *name) not in prepared:
                     yield _Waiting(key, name, uid, pods[uid].key)
@@ -78,10 +78,16 @@ def _pods(view: PodView) -> Mapping[str, PodIdentity]:
     }
 
 
+def _uses(pod: PodIdentity, claim: str) -> bool:
+    """Whether a container may use the claim. Kubernetes: a pod may name claims that none of them uses."""
+    reference = pod.devices.reference(pod.pod, claim)
+    return not reference or reference in {one.reference for one in pod.devices.uses}
+
+
 def _anomaly(one: _Waiting) -> Anomaly:
     claim, pod = "/".join(one.claim), "/".join(one.pod)
     evidence = (
         f"claim {claim} reserves it for {pod}, and the kubelet does not list it after {AFTER:.0f} s: its "
-        "driver has not prepared it, or no container of the pod uses it yet"
+        "driver has not prepared it, or the pod waits for something else, or an init container uses it"
     )
     return Anomaly("unprepared", *one.key, evidence=evidence, devices=(one.key.device,), pods=(one.pod,))

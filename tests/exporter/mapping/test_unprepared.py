@@ -8,6 +8,7 @@ from exporter.mapping.dra import (
     AllocatedDevice,
     Claim,
     ClaimName,
+    ContainerClaim,
     DraView,
     PodClaim,
     PodDevices,
@@ -37,8 +38,10 @@ def _facts(*claims: Claim) -> ClaimFacts:
     return ClaimFacts(NODE, DraView(claims={one.name: one for one in claims}))
 
 
-def _view(phase: str = "Running", uid: str = "uid-p", over: float | None = None) -> PodView:
-    devices = PodDevices((PodClaim("gpu", NAME.name),))
+def _view(
+    phase: str = "Running", uid: str = "uid-p", over: float | None = None, used: str = "gpu"
+) -> PodView:
+    devices = PodDevices((PodClaim("gpu", NAME.name),), uses=(ContainerClaim("main", used, ""),))
     record = PodRecord(PodIdentity("ml", "p-0", uid, phase, devices=devices), 0.0)
     record = record if over is None else record._replace(over=over)
     return PodView({("ml", "p-0"): (record,)}, connected=True)
@@ -73,7 +76,7 @@ def test_a_device_is_unprepared_after_a_minute_until_list_names_it() -> None:
     assert (first.holder, first.pods) == (None, (("ml", "p-0"),))
     assert first.evidence == (
         "claim ml/mine-x7k reserves it for ml/p-0, and the kubelet does not list it after 60 s: its driver "
-        "has not prepared it, or no container of the pod uses it yet"
+        "has not prepared it, or the pod waits for something else, or an init container uses it"
     )
 
 
@@ -86,6 +89,7 @@ def test_a_device_is_unprepared_after_a_minute_until_list_names_it() -> None:
         (_claim("gpu-0"), _view("Running", over=5.0), EMPTY, False),
         (_claim("gpu-0"), _view(uid="uid-q"), EMPTY, False),
         (_claim("gpu-0"), PodView(), EMPTY, False),
+        (_claim("gpu-0"), _view(used="another"), EMPTY, False),
         (_claim("gpu-0", pods=()), _view(), EMPTY, False),
         (_claim("gpu-0", admin=True), _view(), EMPTY, False),
         (_claim(), _view(), EMPTY, False),
