@@ -141,7 +141,7 @@ def test_a_claimed_device() -> None:
     taint = Taint("example.com/xid", "79", "NoExecute")
     published = PublishedDevice(PublishedName("gpu.example.com", "pool-a", "gpu-0"), taints=(taint,))
     ill = scene.claimed("gpu-0", ClaimHolding(A, "ml", "wish"), published=published, allocatable=False)
-    assert verdict(ill) == Verdict(Severity.CRITICAL, "Unhealthy; held by 1 pod through 1 claim.")
+    assert verdict(ill) == Verdict(Severity.CRITICAL, "Tainted; held by 1 pod through 1 claim.")
 
 
 # --- physical devices -----------------------------------------------------------------------------------
