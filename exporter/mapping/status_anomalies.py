@@ -12,6 +12,8 @@ Rules of Kubernetes for claimed devices:
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
+from msgspec.structs import replace
+
 from exporter.mapping.anomalies import MAX_FACTS, listed, names, of_several_pods, pods_of
 from exporter.mapping.device_health import named
 from exporter.mapping.device_identity import same_physical
@@ -40,23 +42,22 @@ def _unhealthy_held(device: Device, reason: str) -> Iterator[Anomaly]:
     evidence = f"it is held but unhealthy; the status of its pod says {f'why: {reason}' if reason else 'so'}"
     if device.claimed is not None and device.claimed.taints:
         evidence += f"; it has the {named(device.claimed.taints)}"
-    yield from _of_holders("unhealthy_held", device, evidence)
+    for holder in device.holders:
+        yield _of(Anomaly("unhealthy_held", *device.key, holder, evidence))
 
 
 def _tainted_held(device: Device) -> Iterator[Anomaly]:
     taints = () if device.claimed is None else device.claimed.taints
     since = min([one.since for one in taints if one.since is not None], default=None)
     when = "" if since is None else f" since {utc(since)}"
-    yield from _of_holders(
-        "tainted_held", device, f"it is held but tainted; it has the {named(taints)}{when}"
-    )
-
-
-def _of_holders(kind: str, device: Device, evidence: str) -> Iterator[Anomaly]:
-    key = device.key
+    evidence = f"it is held but tainted; it has the {named(taints)}{when}"
     for holder in device.holders:
-        facts = (kind, key.resource, key.device, holder, evidence)
-        yield Anomaly(*facts, devices=(key.device,), pods=pods_of((holder,)))
+        yield _of(Anomaly("tainted_held", *device.key, holder, evidence))
+
+
+def _of(one: Anomaly) -> Anomaly:
+    """An anomaly with the facts about its own device and pod."""
+    return replace(one, devices=(one.device,), pods=() if one.holder is None else pods_of((one.holder,)))
 
 
 def _held_by_claims(device: Device) -> Iterator[Anomaly]:

@@ -442,7 +442,7 @@ async def test_what_a_container_asked_by_and_the_slice_are_on_the_pages(
     await has(
         client,
         CLAIMED,
-        "a device of the DRA driver gpu.example.com Unhealthy; held by 1 pod through 1 claim.",
+        "a device of the DRA driver gpu.example.com Tainted; held by 1 pod through 1 claim.",
         "Capacity memory 80Gi Taint example.com/xid=79:NoExecute cores 7 NUMA node 1 published by its driver",
         f"container main , claim mine , share s-1 , requested as {GPU}",
     )
