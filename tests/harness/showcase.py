@@ -1,8 +1,9 @@
 """A node's night, made up: what the pictures of the documentation show. The same each time.
 
-gpu-worker-3 has six GPUs that are given out whole, one in four shares, one by claims, and four network
-functions. Pods come and go from eight in the evening; for a while the kubelet does not answer; at twelve
-past three a GPU falls off the bus under the pod that holds it.
+gpu-worker-3 has six GPUs that are given out whole, one in four shares, three by claims, and four network
+functions. Pods come and go from eight in the evening; for a while the kubelet does not answer; at half past
+two a claimed GPU is tainted for maintenance; at twelve past three a GPU falls off the bus under the pod that
+holds it.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from exporter.history.record import present
 from exporter.mapping.anomalies import find
+from exporter.mapping.dra import PublishedDevice, PublishedName, Taint
 from exporter.mapping.holdings import HeldSince, HoldingTracker, holdings
 from exporter.mapping.identity import UNKNOWN, PodIdentity, Workload
 from exporter.mapping.model import (
@@ -29,6 +31,7 @@ from exporter.mapping.model import (
     merge_reports,
 )
 from exporter.mapping.state import State
+from exporter.mapping.status_anomalies import status_anomalies
 from exporter.web.site import Site
 from harness import scene
 from harness.application import site
@@ -52,6 +55,9 @@ FAILED: Final = GPUS[4]
 _NICS: Final = ("0000:3b:02.0", "0000:3b:02.1", "0000:af:02.0", "0000:af:02.1")
 
 _GPU, _SHARE, _NIC = "nvidia.com/gpu", "nvidia.com/gpu.shared", "intel.com/sriov_dpdk"
+_DRIVER: Final = "gpu.nvidia.com"
+_TAINTED_AT: Final = datetime(2026, 11, 20, 2, 30, tzinfo=UTC).timestamp()
+_TAINT: Final = Taint("gpu.nvidia.com/maintenance", "ecc", "NoSchedule", _TAINTED_AT)
 _FIRST: Final = datetime(2026, 11, 19, 20, 0, tzinfo=UTC).timestamp()
 _STEP: Final = 15.0
 _SILENT: Final = (datetime(2026, 11, 20, 0, 40, tzinfo=UTC).timestamp(), 260.0)
@@ -112,6 +118,7 @@ _STAYS: Final = (
     _stay("network/upf-0", "dataplane", "StatefulSet upf", "20:01", (_NIC, _NICS[0]), (_NIC, _NICS[1])),
     _stay("vision/inspector-84c9d-lk2vp", "detector", "Deployment inspector", "02:15", claim="shared-gpu"),
     _stay("vision/inspector-84c9d-t6ms9", "detector", "Deployment inspector", "02:16", claim="shared-gpu"),
+    _stay("training/tuner-9-c4v7b", "tuner", "Job tuner-9", "01:20", claim="tuner-gpu"),
 )
 
 
@@ -120,8 +127,27 @@ def _at(clock: str) -> float:
     return _FIRST + ((hours - 20) % 24) * 3600 + minutes * 60 + 0.25
 
 
-def _claimed(*through: ClaimHolding) -> Device:
-    return scene.claimed("gpu-7", *through, driver="gpu.nvidia.com", cdi=["nvidia.com/gpu=gpu-7"])
+def _claimed(number: int, *through: ClaimHolding, taints: tuple[Taint, ...] = ()) -> Device:
+    name = f"gpu-{number}"
+    published = PublishedDevice(
+        PublishedName(_DRIVER, NODE, name),
+        uuid=f"GPU-72e0d375-3fa1-4f2d-87b8-a4d16e9f802{number}",
+        pci_address=f"0000:{0x17 + 0x11 * number:02x}:00.0",
+        model="NVIDIA H100 80GB HBM3",
+        numa_nodes=(1,),
+        taints=taints,
+    )
+    device = scene.claimed(
+        name,
+        *through,
+        driver=_DRIVER,
+        pool=NODE,
+        cdi=[f"nvidia.com/gpu={name}"] if through else (),
+        published=published,
+        numa_nodes=(1,),
+        allocatable=not taints,
+    )
+    return replace(device, key=DeviceKey(_DRIVER, name))
 
 
 def _snapshot(at: float) -> Snapshot:
@@ -136,7 +162,12 @@ def _snapshot(at: float) -> Snapshot:
         *((DeviceKey(_SHARE, f"{SHARED}::{i}"), SHARED, 1) for i in range(4)),
         *((DeviceKey(_NIC, nic), "", i // 2) for i, nic in enumerate(_NICS)),
     ]
-    claimants = [ClaimHolding(s.holder, s.holder.namespace, s.claim) for s in here if s.claim]
+    claims: dict[str, list[ClaimHolding]] = {claim: [] for claim in ("shared-gpu", "tuner-gpu")}
+    for s in here:
+        if s.claim:
+            names = s.holder.namespace, s.claim, "", "gpu", _DRIVER
+            claims[s.claim].append(ClaimHolding(s.holder, *names, admin=False))
+    taints = (_TAINT,) if at >= _TAINTED_AT else ()
     memory = (PinnedMemory("hugepages-1Gi", (0,), 8 << 30),)
     found = scene.snapshot(
         *(
@@ -146,10 +177,13 @@ def _snapshot(at: float) -> Snapshot:
             )
             for key, parent, numa in keys
         ),
-        *([_claimed(*claimants)] if claimants else []),
+        _claimed(7, *claims["shared-gpu"]),
+        _claimed(8),
+        _claimed(9, *claims["tuner-gpu"], taints=taints),
         pinned={
             stay.holder: ((2, 3, 4, 5, 34, 35, 36, 37), memory) for stay in here if stay.holder.pod == "upf-0"
         },
+        published=[_DRIVER],
     )
     return replace(found, pods=len(here) + 9)
 
@@ -197,9 +231,12 @@ def night() -> Site:
     life.pass_time(NOW - life.wall)
     resources = {_GPU: AdvertisedResource(True, 1, {name: _told(name, i) for i, name in enumerate(GPUS)})}
     reason = "; its plugin says why: XID 79: the GPU has fallen off the bus"
+    judged = find(snapshot, further=status_anomalies(scene.statuses(snapshot)))
     anomalies = tuple(
-        replace(a, since=FAILED_AT, evidence=a.evidence + reason) if a.kind == "unhealthy_held" else a
-        for a in find(snapshot)
+        replace(a, since=FAILED_AT, evidence=a.evidence + reason)
+        if a.kind == "unhealthy_held"
+        else replace(a, since=_TAINTED_AT)
+        for a in judged
     )
     state = State(
         generation=41,

@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.mapping.chosen_devices import Choice
-from exporter.mapping.dra import ChosenDevice, PodDevices
+from exporter.mapping.dra import (
+    AllocatedDevice,
+    ChosenDevice,
+    Claim,
+    ClaimName,
+    ContainerClaim,
+    DraView,
+    PodClaim,
+    PodDevices,
+    PublishedName,
+)
 from exporter.mapping.identity import EMPTY_VIEW, NEVER, PodIdentity, PodRegistry, Poll
 from exporter.mapping.listing import LARGE
 from exporter.mapping.restart_guard import DISTRUST_UNSYNCED
@@ -228,3 +238,24 @@ def test_each_cpu_has_the_node_that_lists_it(tmp_path: Path) -> None:
     (tmp_path / "possible").write_text("0-1\n", encoding="ascii")
     assert numa_of_cpus(tmp_path) == {0: 0, 1: 0, 4: 0, 2: 1, 3: 1}
     assert numa_of_cpus(tmp_path / "missing") == {}
+
+
+def test_claim_that_the_kubelet_does_not_list_is_unprepared_though_no_answer_changes() -> None:
+    registry, name = PodRegistry(), ClaimName("n", "mine")
+    registry.connect()
+    devices = PodDevices((PodClaim("gpu", name.name),), uses=(ContainerClaim("c", "gpu", ""),))
+    registry.see(PodIdentity("n", "p", "uid-1", "Pending", devices=devices), 50.0)
+    allocated = AllocatedDevice(
+        PublishedName("gpu.example.com", "node-1", "gpu-0"), "", "r", "gpu", admin=False
+    )
+    dra = DraView(claims={name: Claim(name, "uid-2", (allocated,), frozenset({"uid-1"}))})
+    pipeline = SnapshotPipeline(keep_allocatable=60.0, node="node-1")
+    for now, kinds in ((100.0, []), (130.0, []), (160.0, ["unprepared"])):
+        poll = Poll(now - 0.1, now)
+        found = pipeline.process(_raw(("p", "")), now, poll=poll, view=registry.view, dra=dra)
+        assert found is not None
+        assert [one.kind for one in found.anomalies] == kinds
+    registry.end(("n", "p"), "uid-1", 170.0)
+    later = pipeline.reconsider(170.0, registry.view, dra=dra)
+    assert later is not None
+    assert not later.anomalies
