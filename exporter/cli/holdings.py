@@ -79,13 +79,13 @@ def print_holders(query: HolderQuery, at: float | None, source: ChosenSource, ou
             say(unknown)
         if output.json:
             click.echo(as_json(found.document))
-        elif query.filters or any(node.devices or node.claims for node in found.nodes):
+        elif query.filters or any(node.devices for node in found.nodes):
             table = holders_table(found, query, wide=output.wide, sort_by=output.sort_by)
             print_table(table, sys.stdout, output)
         elif found.fleet:
             say(f"{found.origin} has no devices")
         else:
-            say(f"{found.nodes[0].node} has no devices of device plugins")
+            say(f"{found.nodes[0].node} has no devices")
 
 
 def _warn_of_stale(answer: MappingAnswer, output: OutputFlags) -> bool:

@@ -170,8 +170,9 @@ def holders_table(
 
 
 def _counts(answer: MappingAnswer, *, cpus: bool) -> str:
-    """`4 devices: 2 held, 1 free, 1 unavailable; 2 exclusive CPUs`. Alternatives are not counted."""
-    devices = [one for node in answer.nodes for one in node.devices if not is_alternative(one)]
+    """`4 devices: 2 held, 1 free, 1 unavailable; 2 exclusive CPUs`. Alternatives are counted apart."""
+    every = [device for node in answer.nodes for device in node.devices]
+    devices = [device for device in every if not is_alternative(device)]
     held = [device for device in devices if device.holders]
     others = Counter(device_state(device) for device in devices if not device.holders)
     states = count_states(
@@ -179,9 +180,10 @@ def _counts(answer: MappingAnswer, *, cpus: bool) -> str:
         held_unhealthy=sum(device.healthy is False for device in held),
         free=others["free"] if any(map(knows_free, devices)) else None,
         unavailable=sum(others[state] for state in ("unhealthy", "reserved", "unavailable")),
+        alternatives=len(every) - len(devices),
     )
     unknown = f", {others['unknown']} unknown" if others["unknown"] else ""
-    counts = [f"{counted(len(devices), 'device')}: {states}{unknown}"] if devices else []
+    counts = [f"{counted(len(devices), 'device')}: {states}{unknown}"] if every else []
     if exclusive := sum(entry.count for node in answer.nodes for entry in node.cpus) if cpus else 0:
         counts.append(counted(exclusive, "exclusive CPU"))
     return "; ".join(counts)

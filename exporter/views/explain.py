@@ -250,6 +250,9 @@ def _why_nobody(device: Device, state: State) -> str:
             "its plugin allocated it, and List names no holder: an init container has it, whose devices the "
             "kubelet does not list, or the pod was refused, or it leaked"
         )
+    if device.reserved:
+        claims = listed(["/".join(claim) for claim in device.reserved])
+        return f"reserved for the claim {_cut(claims)}, which no container uses yet"
     reported = state.advertised.devices.get(device.key)
     last = None if reported is None else reported.last_allocated
     allocated = f"; its plugin last allocated it at {utc(last)}" if last is not None else ""

@@ -35,14 +35,14 @@ _NO_PODS: Final[Mapping[PodKey, PodIdentity]] = MappingProxyType({})
 
 
 def states(status: DeviceStatus) -> frozenset[StateFilter]:
-    """The states of a device; not unhealthy where its health is unknown, and not free while another partition
-    of the same physical device counts in its place.
+    """The states of a device; not unhealthy where its health is unknown, and not free while it is reserved or
+    another partition of the same physical device counts in its place.
     """
     device = status.device
     found: set[StateFilter] = set()
     if device.holders:
         found.add(StateFilter.HELD)
-    elif device.allocatable and not device.alternative:
+    elif status.free:
         found.add(StateFilter.FREE)
     if status.healthy is False:
         found.add(StateFilter.UNHEALTHY)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from exporter.mapping.anomalies import find
 from exporter.mapping.device_status import DeviceStatuses, device_statuses
-from exporter.mapping.dra import PublishedDevice, PublishedName
+from exporter.mapping.dra import ClaimName, PublishedDevice, PublishedName
 from exporter.mapping.holdings import HeldSince, Holding, holdings
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
@@ -55,13 +55,16 @@ def claimed(
     resource: str = "",
     cdi: Iterable[str] = (),
     published: PublishedDevice | None = None,
+    reserved: Iterable[ClaimName] = (),
     **changes: Any,
 ) -> Device:
     """A device of a DRA driver, held by those of `through` that are not for administration. The pool
     `node-1` is the node's.
     """
     facts = Claimed(
-        PublishedName(driver, pool, name), published, tuple(cdi), through=tuple(sorted(through, key=by_claim))
+        *(PublishedName(driver, pool, name), published, tuple(cdi)),
+        through=tuple(sorted(through, key=by_claim)),
+        reserved=tuple(reserved),
     )
     key = DeviceKey(resource or driver, name if pool == "node-1" else f"{pool}/{name}")
     holders = {one.holder for one in through if not one.admin}

@@ -220,7 +220,7 @@ async def test_a_connection_that_the_server_has_closed_is_opened_again() -> None
     # The server offers to keep each connection, and closes it.
     async with raw_server(answer_of(json.dumps(DEVICES).encode())) as url:
         result = await devicelens("who", "--url", url)
-    assert (result.exit_code, result.stderr) == (0, "devicelens: worker-3 has no devices of device plugins\n")
+    assert (result.exit_code, result.stderr) == (0, "devicelens: worker-3 has no devices\n")
 
 
 async def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

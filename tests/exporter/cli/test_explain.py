@@ -9,7 +9,8 @@ from click.testing import Result
 from msgspec.structs import replace
 
 from exporter.cli.explain import parse_device
-from exporter.mapping.model import AdvertisedDevice, Holder
+from exporter.mapping.dra import ClaimName, PublishedDevice, PublishedName, Taint
+from exporter.mapping.model import AdvertisedDevice, ClaimHolding, Holder
 from exporter.mapping.state import Failure, State
 from harness import scene
 from harness.application import application
@@ -63,6 +64,60 @@ async def test_sentences_come_first_and_facts_after() -> None:
         "sibling      GPU-0::1 (no holder)",
         "mapping      fresh, 2 s old, of worker-3",
     ]
+
+
+def _through(pod: str, claim: str, requested_as: str = "", *, admin: bool = False) -> ClaimHolding:
+    return ClaimHolding(Holder("ml", pod, "main"), "ml", claim, "", "r", requested_as, admin=admin)
+
+
+CLAIMED = scene.snapshot(
+    scene.claimed(
+        "gpu-0",
+        _through("llama-0", "wish", "nvidia.com/gpu"),
+        _through("watcher", "all", "big.example.com", admin=True),
+        published=PublishedDevice(
+            PublishedName("gpu.example.com", "pool-a", "gpu-0"),
+            uuid="GPU-7c1f",
+            attributes=(("mo\x1bdel", "LATEST"),),
+            capacity=(("memory", "80Gi"),),
+            taints=(Taint("x.example/xid", "79", "NoExecute"),),
+        ),
+        cdi=("k8s.example.com/gpu=seven",),
+        allocatable=False,
+    ),
+    published=["gpu.example.com"],
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["pool-a/gpu-0", "gpu.example.com=gpu-0", "=k8s.example.com/gpu=seven", "GPU-7c1f", "gpu=gpu-0"]
+)
+async def test_a_claimed_device_is_explained_by_any_of_its_names(name: str) -> None:
+    result = await explained(scene.state(CLAIMED, at=START, since=START - 600), name)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.partition("\n\n")[2].splitlines() == [
+        "device       pool-a/gpu-0",
+        "resource     gpu.example.com",
+        "read as      whole (rule whole)",
+        "holder       ml/llama-0 main, since 2026-10-28T22:31:03.250Z",
+        "  claim      ml/wish",
+        "  asked for  nvidia.com/gpu",
+        "driver       gpu.example.com",
+        "pool         pool-a",
+        "admin        ml/watcher main, by ml/all",
+        "taint        x.example/xid=79:NoExecute",
+        "attribute    mo\\x1bdel=LATEST",
+        "capacity     memory=80Gi",
+        "health       tainted: taint x.example/xid=79:NoExecute",
+        "mapping      fresh, 2 s old, of worker-3",
+    ]
+
+
+async def test_a_reserved_device_is_explained() -> None:
+    spare = scene.claimed("gpu-1", reserved=[ClaimName("ml", "wi\x1bsh")])
+    snapshot = scene.snapshot(spare, published=["gpu.example.com"])
+    result = await explained(scene.state(snapshot, at=START), "gpu-1")
+    assert "reserved for the claim ml/wi\\x1bsh, which no container uses yet" in result.stdout.lower()
 
 
 async def test_hostile_texts_are_spelled_out() -> None:

@@ -401,11 +401,8 @@ def test_where_only_held_devices_are_known_nothing_is_free() -> None:
 
 
 def test_a_reserved_device_is_not_free() -> None:
-    reserved = scene.claimed("0")
-    assert reserved.claimed is not None
-    facts = replace(reserved.claimed, reserved=(ClaimName("ml", "wish"),))
-    snapshot = scene.snapshot(replace(reserved, claimed=facts), published=["gpu.example.com"])
-    assert _taken(snapshot) == {"pool-a/0": False}
+    reserved = scene.claimed("0", reserved=[ClaimName("ml", "wish")])
+    assert _taken(scene.snapshot(reserved, published=["gpu.example.com"])) == {"pool-a/0": False}
 
 
 async def test_unconfirmed_holders_of_a_fleet_are_marked(fake: Fake) -> None:

@@ -285,7 +285,7 @@ COUNTS = {
     ),
     "1 device: 1 held": mapping(claimed("0", holder("one"))),
     # Alternatives are partitions of one physical device: they are never summed.
-    "4 devices: 1 held, 1 free, 2 unavailable": mapping(
+    "4 devices: 1 held, 1 free, 2 unavailable, 1 alternative": mapping(
         claimed("0", holder("one")),
         claimed("1"),
         claimed("2", free=False, alternative=True),

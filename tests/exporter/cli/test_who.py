@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, web
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from exporter.mapping.model import Device, DeviceKey, Snapshot
-from exporter.mapping.state import Failure, State
+from exporter.mapping.state import Failure, Moment, State
+from exporter.views import documents
+from harness import scene
 from harness.application import application
 from harness.commands import against, devicelens, serving
 from harness.mappings import NOW, SNAPSHOT, STATE
@@ -45,6 +48,47 @@ async def test_json_has_the_api_s_shape() -> None:
             assert told | {"next": None} == await answer.json()
 
 
+def _older(state: State) -> web.Application:
+    """An exporter without claimed devices among the others, and without the members that came with them."""
+    moment = Moment(state, "worker-3", NOW, 60.0)
+    devices = to_builtins(documents.devices(moment))
+    devices["devices"] = [one for one in devices["devices"] if one["claimed"] is None]
+    for one in devices["devices"]:
+        del one["free"], one["claimed"]
+        for holder in one["holders"]:
+            del holder["requested_as"]
+    bodies = {
+        "devices": devices,
+        "claims": to_builtins(documents.claims(moment)),
+        "pods": to_builtins(documents.pods(moment)),
+    }
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(bodies[request.match_info["name"]])
+
+    app = web.Application()
+    app.router.add_get("/api/v1/{name}", answer)
+    return app
+
+
+async def test_an_older_exporter_s_devices_are_the_same_table() -> None:
+    state = scene.state(scene.node(), at=NOW, since=NOW - 600)
+    plugins = replace(state.snapshot, devices=[one for one in state.snapshot.devices if one.claimed is None])
+    for arguments in ((), ("--state", "free,unhealthy"), ("gpu",), ("-o", "wide")):
+        older = await against(_older(state), "who", *arguments)
+        same = await against(
+            application(scene.state(plugins, at=NOW, since=NOW - 600), NOW), "who", *arguments
+        )
+        assert (older.exit_code, older.stdout) == (0, same.stdout)
+        assert older.stderr == "devicelens: this exporter is older: claimed devices are in -o json only\n"
+    (claim,) = json.loads((await against(_older(state), "who", "-o", "json")).stdout)["claims"]
+    assert claim["device"] == "gpu-0"
+    no_plugins = scene.state(scene.snapshot(*[one for one in scene.node().devices if one.claimed]), at=NOW)
+    none = await against(_older(no_plugins), "who")
+    assert (none.exit_code, none.stdout) == (0, "")
+    assert none.stderr.splitlines()[-1] == "devicelens: worker-3 has no devices"
+
+
 async def test_an_exporter_on_a_unix_socket_and_by_environment(root: Path) -> None:
     runner = web.AppRunner(application(STATE, NOW), access_log=None)
     await runner.setup()
@@ -65,7 +109,7 @@ async def test_nothing_that_matches_is_3_and_a_node_without_devices_is_0() -> No
     assert nothing.stderr == "devicelens: no device on worker-3 is held by ml/other\n"
     empty = await against(application(replace(STATE, snapshot=Snapshot()), NOW), "who")
     assert (empty.exit_code, empty.stdout) == (0, "")
-    assert empty.stderr == "devicelens: worker-3 has no devices of device plugins\n"
+    assert empty.stderr == "devicelens: worker-3 has no devices\n"
     asked = await against(application(replace(STATE, snapshot=Snapshot()), NOW), "who", "gpu")
     assert asked.exit_code == 3
 

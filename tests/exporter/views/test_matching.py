@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import exporter.mapping
 from exporter.mapping.device_status import DeviceStatus
-from exporter.mapping.dra import PublishedDevice, PublishedName, Taint
+from exporter.mapping.dra import ClaimName, PublishedDevice, PublishedName, Taint
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
@@ -116,6 +116,7 @@ CLAIMED = scene.snapshot(
     ),
     scene.claimed("eth-2", driver="nic.example.com", pool="pool-b"),
     scene.claimed("eth-3", driver="nic.example.com", pool="pool-b", parent="pool-b/Eth-1", alternative=True),
+    scene.claimed("eth-4", driver="nic.example.com", pool="pool-b", reserved=[ClaimName("web", "next")]),
     published=["nic.example.com"],
 )
 
@@ -123,10 +124,10 @@ CLAIMED = scene.snapshot(
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "gpu-0 Eth-1 eth-2 eth-3"),
-        ("driver=nic.example.com", "Eth-1 eth-2 eth-3"),
+        ("", "gpu-0 Eth-1 eth-2 eth-3 eth-4"),
+        ("driver=nic.example.com", "Eth-1 eth-2 eth-3 eth-4"),
         ("driver=nic", ""),
-        ("resource=nic.example.com", "Eth-1 eth-2 eth-3"),
+        ("resource=nic.example.com", "Eth-1 eth-2 eth-3 eth-4"),
         # What a holder asked by.
         ("resource=nvidia.com/gpu", "gpu-0"),
         ("resource=gpu", "gpu-0"),
@@ -135,7 +136,7 @@ CLAIMED = scene.snapshot(
         # A health that nobody reports is not bad.
         ("state=unhealthy", "Eth-1"),
         ("pool=worker-3", "gpu-0"),
-        ("device=ETH", "Eth-1 eth-2 eth-3"),
+        ("device=ETH", "Eth-1 eth-2 eth-3 eth-4"),
         ("claim=ours", "gpu-0 Eth-1"),
         ("claim=our", ""),
         ("claim=watch", ""),
