@@ -56,7 +56,8 @@ class PluginStatus(NamedTuple):
 
 class DeviceStatus(Struct, frozen=True):
     """A device of a snapshot, its health, its holders in order, what its plugin reports, None without a
-    report, and what is known of the physical device, None for nothing. `free` as Snapshot.is_free.
+    report, and what is known of the physical device, None for nothing. `free` as Snapshot.is_free, and
+    not unhealthy.
     """
 
     device: Device
@@ -122,8 +123,8 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
         """The status of one device."""
         holders = tuple([self._holder(device, holder) for holder in device.holders])
         identity = identity_of(device, self.advertised.devices.get(device.key))
-        plugin, free = self._plugin(device.key), self.snapshot.is_free(device)
-        return DeviceStatus(device, self.health(device), holders, plugin, identity, free)
+        plugin, health, free = self._plugin(device.key), self.health(device), self.snapshot.is_free(device)
+        return DeviceStatus(device, health, holders, plugin, identity, free and health.kind != "unhealthy")
 
     def health(self, device: Device) -> DeviceHealth:
         """The health of one device."""

@@ -240,6 +240,7 @@ def test_counts_have_those_that_a_status_calls_unhealthy() -> None:
     assert first.resources()[GPU].unhealthy == 0
     watched = replace(snapshot.devices[0], holders=())
     free = scene.statuses(scene.snapshot(watched, published=["gpu.example.com"]), NO_REPORTS, *ill.values())
+    assert free.devices[0].free is False
     count = free.resources()["gpu.example.com"]
     assert (count.unhealthy, count.unavailable, count.held_unhealthy, count.free) == (1, 1, 0, 0)
     again = device_statuses(snapshot, {}, well, NO_REPORTS, found)
