@@ -243,7 +243,7 @@ def workload(pods: Mapping[PodKey, PodIdentity], holder: Holder) -> str:
 
 
 def device_state(status: DeviceStatus) -> str:
-    """held, free, alternative, unhealthy, UNHEALTHY_HELD, or NOT_OFFERED."""
+    """held, free, alternative, reserved, unhealthy, UNHEALTHY_HELD, or NOT_OFFERED."""
     device = status.device
     if device.no_longer_offered_since is not None and not device.holders:
         return NOT_OFFERED
@@ -251,7 +251,9 @@ def device_state(status: DeviceStatus) -> str:
         return UNHEALTHY_HELD if device.holders else "unhealthy"
     if device.holders:
         return "held"
-    return "alternative" if device.alternative else "free"
+    if device.alternative:
+        return "alternative"
+    return "reserved" if device.reserved else "free"
 
 
 class HolderLine(Struct, frozen=True):

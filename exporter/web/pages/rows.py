@@ -109,7 +109,8 @@ def _order(row: RowItem) -> tuple[str, str, str]:
 
 def _sort_keys(state: State) -> Mapping[SortColumn, Callable[[RowItem], SortKey]]:
     """The sort key of each column; () for a row without a value."""
-    ranks = {UNHEALTHY_HELD: 0, "unhealthy": 1, NOT_OFFERED: 1, "held": 2, "free": 3, "alternative": 4}
+    ranks = {UNHEALTHY_HELD: 0, "unhealthy": 1, NOT_OFFERED: 1, "held": 2}
+    ranks |= {"reserved": 3, "free": 4, "alternative": 5}
     return {
         SortColumn.DEVICE: lambda row: (*_order(row)[1:], row.resource),
         SortColumn.RESOURCE: lambda row: (row.resource,),
@@ -200,10 +201,10 @@ class Row(Struct, frozen=True):
     """What one row shows. The id is `stem` and `tail` where it begins with its parent's or its pool's name,
     else `tail` alone; `whole` is the uncut id. `parent` is set only where the id does not contain it.
 
-    `state` is held, free, alternative or unhealthy, `words` its text; `reason` and `ill` (unix time) say why
-    and since when it is unhealthy, `note` what is not known. `device` is the key, `lines` are the holders,
-    `more` the number of those left out. `mark` changes when the page's module highlights the row. `details`
-    are what DRA says, None for a device of a plugin.
+    `state` is held, free, alternative, reserved or unhealthy, `words` its text; `reason` and `ill` (unix
+    time) say why and since when it is unhealthy, `note` what is not known. `device` is the key, `lines` are
+    the holders, `more` the number of those left out. `mark` changes when the page's module highlights the
+    row. `details` are what DRA says, None for a device of a plugin.
     """
 
     key: str

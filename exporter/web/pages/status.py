@@ -282,7 +282,7 @@ def group_header(cluster: Cluster, state: State) -> GroupHeader | None:
         held=states["held"] + states[UNHEALTHY_HELD],
         held_unhealthy=states[UNHEALTHY_HELD],
         free=states["free"],
-        unavailable=states["unhealthy"] + states[NOT_OFFERED],
+        unavailable=states["unhealthy"] + states[NOT_OFFERED] + states["reserved"],
         alternatives=states["alternative"],
     )
     return GroupHeader(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.mapping.dra import PublishedDevice, PublishedName, Taint
+from exporter.mapping.dra import ClaimName, PublishedDevice, PublishedName, Taint
 from exporter.mapping.holdings import HeldSince, Holding, holdings
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
@@ -169,6 +169,19 @@ def test_a_claimed_device_has_what_its_slice_says() -> None:
     assert found.reason.shown == "taint example.com/xid=79:NoExecute"
     assert found.details is not None
     assert [value.shown for _, value in found.details[-2:]] == ["80Gi", "example.com/xid=79:NoExecute"]
+
+
+def test_a_reserved_device_is_not_free() -> None:
+    reserved = claimed(name="gpu-0", parent="gpu", reserved=[ClaimName("ml", "next")])
+    spare, held = claimed(name="gpu-1", parent="gpu"), claimed(("mine", HOLDER), name="gpu-2", parent="gpu")
+    found = shown(reserved)
+    assert (found.state, found.words) == ("reserved", "reserved")
+    state = seen(reserved, spare, held).state
+    rows = [item(one, state) for one in (reserved, spare, held)]
+    assert ids(arranged(rows, Sort(SortColumn.STATE), state)) == ["gpu-2", "gpu-0", "gpu-1"]
+    group = group_header(Cluster(("device", "pool", "gpu"), tuple(rows), tuple(rows)), state)
+    assert group is not None
+    assert group.counts == "3 devices of drv: 1 held, 1 free, 1 unavailable"
 
 
 def test_an_alternative_is_below_its_physical_device_and_not_free() -> None:
