@@ -112,9 +112,8 @@ def _devices_of(
 def _free(snapshot: Snapshot, released: frozenset[DeviceKey]) -> dict[_Place, int]:
     """The number of free devices of each resource and NUMA node."""
     free: dict[_Place, int] = {}
-    for device in [one for one in snapshot.devices if one.allocatable and not one.holders]:
-        known = snapshot.knows_all(device.key.resource) and not device.alternative
-        if known and device.key not in released:
+    for device in [one for one in snapshot.devices if snapshot.is_free(one)]:
+        if device.key not in released:
             _count(free, device)
     return free
 

@@ -1,11 +1,12 @@
 """exporter.mapping.anomaly_tracker: devices on several NUMA nodes."""
 
 import re
+from typing import Any
 
 import pytest
 
 from exporter.mapping.anomaly_tracker import NumaSplitTracker
-from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.model import ClaimHolding, Device, DeviceKey, Holder, Snapshot
 from harness import scene
 from harness.scene import device
 
@@ -66,6 +67,21 @@ def test_split_is_found_if_one_node_had_room(
     assert tracker.advance(Snapshot()) == ()
     found = [(one.kind, one.resource, one.holder, one.numa_nodes) for one in tracker.advance(_node(devices))]
     assert found == ([] if resource is None else [("numa_split", resource, P, numa_nodes)])
+
+
+@pytest.mark.parametrize(
+    ("spare", "numa_nodes"),
+    [({}, (1,)), ({"alternative": True}, ()), ({"allocatable": False}, ()), (None, ())],
+    ids=["free", "alternative", "tainted", "slices are unknown"],
+)
+def test_split_of_claimed_devices(spare: dict[str, Any] | None, numa_nodes: tuple[int, ...]) -> None:
+    through = ClaimHolding(P, "n", "claim", admin=False)
+    held = [scene.claimed(name, through, numa_nodes=(node,)) for node, name in enumerate("ab")]
+    free = scene.claimed("c", numa_nodes=(1,), **(spare or {}))
+    tracker = NumaSplitTracker()
+    tracker.advance(Snapshot())
+    snapshot = scene.snapshot(*held, free, published=[] if spare is None else ["gpu.example.com"])
+    assert [one.numa_nodes for one in tracker.advance(snapshot)] == ([numa_nodes] if numa_nodes else [])
 
 
 def test_no_split_without_an_allocatable_answer() -> None:
