@@ -144,9 +144,12 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
             status = found[index]
             if status.holders:
                 key = status.device.key
-                starts = [since.get(Holding(key, one.holder)) for one in status.holders]
-                holders = [one._replace(since=at) for one, at in zip(status.holders, starts, strict=True)]
-                found[index] = _same_or(status, replace(status, holders=tuple(holders)))
+                holders = [
+                    HolderStatus(one[0], since.get(Holding(key, one[0])), *one[2:]) for one in status.holders
+                ]
+                facts = (status.device, status.health, tuple(holders))
+                dated = DeviceStatus(*facts, status.plugin, status.identity, status.free)
+                found[index] = _same_or(status, dated)
         return replace(self, since=since, devices=tuple(found))
 
     def _holder(self, device: Device, holder: Holder) -> HolderStatus:

@@ -101,7 +101,7 @@ def _given_twice(statuses: DeviceStatuses) -> Iterator[Anomaly]:
             others = [one.key.device for one in held if one is not given]
             for holder in given.holders:
                 yield Anomaly(
-                    *("double_held", *given.key, holder, evidence),
+                    *("double_held", given.key.resource, given.key.device, holder, evidence),
                     devices=(given.key.device, *others)[:MAX_FACTS],
                     pods=pods_of(holders)[:MAX_FACTS],
                 )
