@@ -265,6 +265,7 @@ def _claimed(claimed: Claimed, *, alternative: bool) -> schema.ClaimedEntry:
                 for one in claimed.through
             ]
         ),
+        reserved=tuple([schema.ReservedEntry(*one) for one in claimed.reserved]),
     )
 
 

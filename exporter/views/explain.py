@@ -252,7 +252,7 @@ def _why_nobody(device: Device, state: State) -> str:
         )
     if device.reserved:
         claims = listed(["/".join(claim) for claim in device.reserved])
-        return f"reserved for the claim {_cut(claims)}, which no container uses yet"
+        return f"reserved for the claim {_cut(claims)}, which no listed container uses"
     reported = state.advertised.devices.get(device.key)
     last = None if reported is None else reported.last_allocated
     allocated = f"; its plugin last allocated it at {utc(last)}" if last is not None else ""

@@ -164,11 +164,19 @@ class ThroughEntry(Struct, frozen=True, gc=False):
     admin: bool | None
 
 
+class ReservedEntry(Struct, frozen=True, gc=False):
+    """A claim that a device is allocated by, and that no listed container uses."""
+
+    claim_namespace: str
+    claim: str
+
+
 class ClaimedEntry(Struct, frozen=True, gc=False):
     """What DRA says about a device. `capacity`, `attributes`, `taints` and `shareable` (several claims may
     hold it) are those of its ResourceSlice; `shareable` is null where no slice has the device.
     `alternative`: another partition of the same physical device is counted in its place. `through` are all
-    containers with a claim for it, also for administration.
+    containers with a claim for it, also for administration. `reserved` are claims that it is allocated by and
+    that no listed container uses, such as those of init containers: it is not free.
     """
 
     driver: str
@@ -181,6 +189,7 @@ class ClaimedEntry(Struct, frozen=True, gc=False):
     shareable: bool | None
     alternative: bool
     through: tuple[ThroughEntry, ...]
+    reserved: tuple[ReservedEntry, ...] = ()
 
 
 class DeviceEntry(Struct, frozen=True, gc=False):

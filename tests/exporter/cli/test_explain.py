@@ -117,7 +117,7 @@ async def test_a_reserved_device_is_explained() -> None:
     spare = scene.claimed("gpu-1", reserved=[ClaimName("ml", "wi\x1bsh")])
     snapshot = scene.snapshot(spare, published=["gpu.example.com"])
     result = await explained(scene.state(snapshot, at=START), "gpu-1")
-    assert "reserved for the claim ml/wi\\x1bsh, which no container uses yet" in result.stdout.lower()
+    assert "reserved for the claim ml/wi\\x1bsh, which no listed container uses" in result.stdout.lower()
 
 
 async def test_hostile_texts_are_spelled_out() -> None:

@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 
 from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, rule
-from exporter.mapping.dra import PublishedDevice, PublishedName, SourceStatus, Taint
+from exporter.mapping.dra import ClaimName, PublishedDevice, PublishedName, SourceStatus, Taint
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
@@ -215,7 +215,8 @@ async def test_a_claimed_device_has_what_its_slice_and_its_claims_say(
         taints=(Taint("example.com/xid", "79", "NoExecute", START),),
         shareable=True,
     )
-    held = scene.claimed("gpu-0", mine, admin, published=published, allocatable=False)
+    reserved = [ClaimName("ml", "init-only")]
+    held = scene.claimed("gpu-0", mine, admin, published=published, reserved=reserved, allocatable=False)
     spare = scene.claimed("half", published=published, alternative=True)
     world.publish(scene.snapshot(held, spare, published=["gpu.example.com"]))
     first, second = await get(client, "devices")
@@ -255,6 +256,7 @@ async def test_a_claimed_device_has_what_its_slice_and_its_claims_say(
                 **no_share,
             },
         ],
+        "reserved": [{"claim_namespace": "ml", "claim": "init-only"}],
     }
     assert (second["claimed"]["alternative"], second["holders"]) == (True, [])
     (claim,) = await get(client, "claims")
