@@ -104,8 +104,13 @@ class DeviceStatuses(Struct, frozen=True, eq=False):
         found = dict(self.snapshot.resources())
         for key, (device, _) in self.ill.items():
             if device.allocatable and not device.alternative:
-                counts, free = found[key.resource], not (device.holders or device.reserved)
-                found[key.resource] = replace(counts, unhealthy=counts.unhealthy + 1, free=counts.free - free)
+                counts, unheld = found[key.resource], not device.holders
+                found[key.resource] = replace(
+                    counts,
+                    unhealthy=counts.unhealthy + 1,
+                    free=counts.free - (unheld and not device.reserved),
+                    reserved=counts.reserved - (unheld and bool(device.reserved)),
+                )
         return found
 
     def is_of(

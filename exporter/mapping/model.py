@@ -172,7 +172,8 @@ class ResourceCounts(Struct, frozen=True):
 
     `allocated` = held; `unhealthy` = known but not allocatable, held or not, and those that a pod's status
     calls unhealthy (DeviceStatuses.ill); `free` = allocatable, without a holder, and not reserved.
-    `allocated`, `free` and `unavailable` exclude each other; their sum is `known`.
+    `allocated`, `free` and `unavailable` exclude each other; their sum is `known`. `reserved` = allocatable,
+    without a holder, and reserved.
     """
 
     known: int
@@ -181,6 +182,7 @@ class ResourceCounts(Struct, frozen=True):
     unhealthy: int
     free: int
     alternatives: int = 0
+    reserved: int = 0
 
     @property
     def unavailable(self) -> int:
@@ -190,7 +192,7 @@ class ResourceCounts(Struct, frozen=True):
     @property
     def held_unhealthy(self) -> int:
         """Held devices that are unhealthy."""
-        return self.unhealthy - self.unavailable
+        return self.unhealthy - (self.unavailable - self.reserved)
 
 
 class Doubt(Struct, frozen=True):
@@ -319,6 +321,7 @@ def _recounted(
             unhealthy=before.unhealthy - one.unhealthy + other.unhealthy,
             free=before.free - one.free + other.free,
             alternatives=before.alternatives - one.alternatives + other.alternatives,
+            reserved=before.reserved - one.reserved + other.reserved,
         )
     return found
 
@@ -327,14 +330,16 @@ def _counted(devices: Iterable[Device]) -> ResourceCounts:
     every = list(devices)
     devices = [device for device in every if not device.alternative]
     allocatable = [device.allocatable for device in devices].count(True)
-    unheld = [device.allocatable and not device.reserved for device in devices if not device.holders]
+    unheld = [device for device in devices if not device.holders]
+    spare = [bool(device.reserved) for device in unheld if device.allocatable]
     return ResourceCounts(
         known=len(devices),
         allocatable=allocatable,
         allocated=len(devices) - len(unheld),
         unhealthy=len(devices) - allocatable,
-        free=unheld.count(True),
+        free=spare.count(False),
         alternatives=len(every) - len(devices),
+        reserved=spare.count(True),
     )
 
 

@@ -328,8 +328,8 @@ class ResourceEntry(Struct, frozen=True):
     allocatable devices, or no ResourceSlice names those of the DRA driver.
 
     `allocated` (held), `free` and `unavailable` exclude each other and sum up to `known`. `unhealthy` are all
-    that are not allocatable: `unavailable` and `held_unhealthy`. `alternatives` are further partitions in
-    whose place others of the same physical device are counted.
+    that are not allocatable: `unavailable` but those reserved, and `held_unhealthy`. `alternatives` are
+    further partitions in whose place others of the same physical device are counted.
     """
 
     resource: str
@@ -394,9 +394,9 @@ class Counts(Struct, frozen=True):
     free devices are known; null where those of none are.
 
     `held`, `free` and `unavailable` exclude each other; they sum up to `devices` where all are known.
-    `unhealthy` are all that are not allocatable: `unavailable` and `held_unhealthy`. `claimed_devices` are
-    those that pods hold through claims. `unconfirmed_pods` hold something that the kubelet has not listed
-    since its restart.
+    `unhealthy` are all that are not allocatable: `unavailable` but those reserved, and `held_unhealthy`.
+    `claimed_devices` are those that pods hold through claims. `unconfirmed_pods` hold something that the
+    kubelet has not listed since its restart.
     """
 
     resources: Count

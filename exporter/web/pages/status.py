@@ -349,13 +349,13 @@ def _resource_row(
 
 
 def bars(counts: ResourceCounts, *, known: bool) -> tuple[tuple[int, int, str], ...]:
-    """A bar of width 1000 as (x, width, state): held, unhealthy, free; few devices have a cell each.
-    `known`: free and unhealthy devices are known.
+    """A bar of width 1000 as (x, width, state): held, unhealthy or unavailable, free; few devices have a cell
+    each. `known`: free and unhealthy devices are known.
     """
     number = counts.known
     if number == 0:
         return ()
-    unhealthy = counts.unhealthy if known else 0
+    unhealthy = counts.unhealthy + counts.reserved if known else 0
     parts = (("held", number - unhealthy - counts.free), ("unhealthy", unhealthy), ("free", counts.free))
     if number <= _CELLS:
         states = [state for state, count in parts for _ in range(count)]

@@ -335,7 +335,8 @@ def test_container_holds_the_devices_of_its_own_requests() -> None:
     # The device of an init container is in no List, and is not free.
     assert [found.is_free(device) for device in found.devices] == [False, False, False, True]
     assert found.devices[2].reserved == (("n", "ext"),)
-    assert found.resources()[DRIVER].free == 1
+    counts = found.resources()[DRIVER]
+    assert (counts.free, counts.reserved, counts.unavailable, counts.held_unhealthy) == (1, 1, 1, 0)
     # Without the claim, List is all that is known.
     unknown = _built(NO_DRA, listed, objects=objects)
     assert [len(device.holders) for device in unknown.devices] == [2, 2]
