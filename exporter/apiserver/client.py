@@ -30,6 +30,10 @@ SILENCE: Final = 150.0
 """Seconds without any event after which a watch is restarted: its connection may be dead. Bookmarks come
 about once a minute.
 """
+DENIED: Final = frozenset({"401", "403"})
+"""ApiServerError.code: the request was not authorized."""
+DENIED_AT_FIRST: Final = 4.0
+"""`seldom` of a first denial: an API server that has just started denies what it allows a moment later."""
 ANSWER_LIMIT: Final = 64 * 1024 * 1024
 LINE_LIMIT: Final = 16 * 1024 * 1024
 PAGE: Final = 500
@@ -37,7 +41,7 @@ PAGE: Final = 500
 NOT_SERVED: Final = "NOT_SERVED"
 """ApiServerError.code: the API server does not serve this version of the kind."""
 
-_LASTING: Final = frozenset({"401", "403", NOT_SERVED})
+_LASTING: Final = DENIED | {NOT_SERVED}
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 30.0
 _MESSAGE_LIMIT: Final = 400

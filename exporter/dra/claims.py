@@ -15,7 +15,14 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from exporter.apiserver.client import NOT_SERVED, ApiClient, ApiServerError, pause_after
+from exporter.apiserver.client import (
+    DENIED,
+    DENIED_AT_FIRST,
+    NOT_SERVED,
+    ApiClient,
+    ApiServerError,
+    pause_after,
+)
 from exporter.apiserver.kubeconfig import ApiServerAccess
 from exporter.dra.slices import GROUP, SELDOM, VERSIONS
 from exporter.mapping.dra import Claim, ClaimName, SourceStatus
@@ -69,7 +76,7 @@ class ClaimReader:
         self._absent: set[ClaimName] = set()
         self._view: tuple[Mapping[ClaimName, Claim], frozenset[ClaimName]] | None = None
         self._status = SourceStatus("claims", up=True)
-        self._failures = 0
+        self._failures = self._denials = 0
         self._not_before = 0.0
         self._left_out = False
         self._wake = asyncio.Event()
@@ -123,8 +130,10 @@ class ClaimReader:
         until = clock() + within
         for name in names:
             wanted = self._wanted.get(name)
-            if wanted is not None and wanted.asked and clock() >= wanted.asked_at + SOON:
-                wanted.asked, wanted.due = False, clock()
+            if wanted is not None and wanted.asked:
+                # At the latest SOON, also where the answer is published without it.
+                wanted.due = min(wanted.due, wanted.asked_at + SOON)
+                wanted.asked = clock() < wanted.due
                 self._wake.set()
         while self._status.up and any(self._is_unread(name) for name in names):
             self._answered.clear()
@@ -191,7 +200,7 @@ class ClaimReader:
                 return
             found = self._claims.get(name) if error.code in _OF_ONE else None
         if self._failures:
-            self._failures = 0
+            self._failures = self._denials = 0
             self._failing.recovered()
             self._status = SourceStatus("claims", up=True)
             self._changed()
@@ -220,9 +229,13 @@ class ClaimReader:
 
     def _failed(self, error: ApiServerError) -> None:
         """The API server does not answer requests for claims."""
-        self._failures += 1
-        pause = pause_after(error, self._failures, seldom=SELDOM)
-        self._not_before = asyncio.get_running_loop().time() + pause
+        now = asyncio.get_running_loop().time()
+        # Requests that were under way together are one attempt.
+        if now >= self._not_before:
+            self._failures += 1
+            self._denials += error.code in DENIED
+        seldom = DENIED_AT_FIRST if self._denials <= 1 else SELDOM
+        self._not_before = now + pause_after(error, self._failures, seldom=seldom)
         self._failing.failed(error.message)
         problem = f"ResourceClaims are not read: {error.message}"
         status = SourceStatus("claims", up=False, problem=problem)

@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 
 from exporter.apiserver.client import (
+    DENIED,
+    DENIED_AT_FIRST,
     NOT_SERVED,
     ApiServerError,
     Changed,
@@ -67,13 +69,13 @@ class SliceWatch:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        failures = version = 0
+        failures = denials = version = 0
         watch = self._watch(VERSIONS[version])
         while True:
             try:
                 async with aclosing(watch.follow()) as events:
                     async for event in events:
-                        failures = 0
+                        failures = denials = 0
                         self._take(event)
             except ApiServerError as error:
                 if error.code == NOT_SERVED:
@@ -82,8 +84,10 @@ class SliceWatch:
                     if version:
                         continue
                 failures += 1
+                denials += error.code in DENIED
                 self._failed(error)
-                await asyncio.sleep(pause_after(error, failures, seldom=SELDOM))
+                seldom = DENIED_AT_FIRST if denials == 1 else SELDOM
+                await asyncio.sleep(pause_after(error, failures, seldom=seldom))
 
     def _watch(self, version: str) -> ListWatch[ResourceSlice, SliceContent]:
         kind = Kind(f"{GROUP}/{version}/resourceslices", _PAGE, _SLICE, content_of, _DENIED)

@@ -194,9 +194,9 @@ def claim_facts(node: str, view: DraView, pods: PodsWithClaims, last: ClaimFacts
         return last
     named = last.named
     if view.published is not last.view.published:
-        own = {name: device.resource for name, device in view.published.items() if device.resource}
+        own = _named(view.published)
         # A device keeps its name when its slice is gone: the kubelet deletes slices when it starts.
-        kept = {**named, **own}
+        kept = {name: resource for name, resource in named.items() if name not in view.published} | own
         if kept != named:
             named = MappingProxyType(kept if len(kept) <= 2 * len(view.published) + _NAMES else own)
     found = ClaimFacts(node, view, pods, named)
@@ -209,6 +209,18 @@ def claim_facts(node: str, view: DraView, pods: PodsWithClaims, last: ClaimFacts
             published |= {found.key(name): view.published[name] for name in other if name in view.published}
         found.__dict__["published"] = published
     return found
+
+
+def _named(published: Mapping[PublishedName, PublishedDevice]) -> dict[PublishedName, str]:
+    """The resources that slices give devices by attribute. Devices of two drivers that would have one name
+    keep their drivers' names.
+    """
+    own = {name: device.resource for name, device in published.items() if device.resource}
+    if len({name.driver for name in own}) < 2:
+        return own
+    keys = {name: (resource, name.pool, name.device) for name, resource in own.items()}
+    count = Counter(keys.values())
+    return {name: own[name] for name, key in keys.items() if count[key] == 1}
 
 
 def _other_objects(now: Mapping[K, object], before: Mapping[K, object]) -> Iterable[K]:

@@ -71,6 +71,13 @@ class ListedPods(Struct, frozen=True):
         )
 
 
+    def used_anew(self, before: "ListedPods") -> frozenset[ClaimName]:
+        """The claims of pods that are not as they were `before`."""
+        was, now = before.parts or {}, self.parts or {}
+        changed = [part for key, part in now.items() if was.get(key) is not part]
+        return frozenset([claim for part in changed for claim in part.claims])
+
+
 class _UnexpectedField(Exception):  # noqa: N818 -- internal signal
     """The message has another field than pod_resources."""
 

@@ -172,7 +172,8 @@ def _device(name: PublishedName, given: _Device) -> PublishedDevice | None:
     resource = attributes.get(_RESOURCE, _NONE).string or ""
     return PublishedDevice(
         name,
-        resource=resource if is_name(resource) else "",
+        # Never another driver's name, which has no slash: its devices would be mixed with these.
+        resource=resource if is_name(resource) and "/" in resource else "",
         uuid=_uuid(_text(_first(by_fact, _UUID))),
         pci_address=pci_address(_text(_first(by_fact, _PCI))),
         model=_text(_first(by_fact, _MODEL))[:NAME_LIMIT],

@@ -309,7 +309,9 @@ class SnapshotBuilder:
         allocatable = offered or inputs.allocatable is None
         if claimed is not None:
             parent = inputs.claims.parent(claimed) or parent
-            allocatable = not claimed.taints
+            # Only a claim for administration names a device that its driver no longer publishes.
+            gone = not holders and claimed.published is None and claimed.name.driver in inputs.claims.view.drivers
+            allocatable = not claimed.taints and not gone
         return Device(key, parent, numa.get(key, ()), allocatable, tuple(sorted(holders)), claimed=claimed)
 
     def _updated(self, last: _Built, now: _Inputs) -> _Built | None:
@@ -317,7 +319,7 @@ class SnapshotBuilder:
         was, old = last.inputs, last.snapshot
         if (now.allocatable is None) is old.complete or not _placed_alike(now.advertised, was.advertised):
             return None
-        if not now.claims.names_alike(was.claims):
+        if not now.claims.names_alike(was.claims) or now.claims.view.drivers != was.claims.view.drivers:
             return None
         moved = _differing(now.offer, was.offer) | _differing(now.remembered, was.remembered)
         moved |= now.claims.published_otherwise(was.claims, last.positions)

@@ -118,8 +118,9 @@ class SnapshotPipeline:
 
     def unread_claims(self, raw: Raw, dra: DraView) -> frozenset[ClaimName]:
         """The claims that the answer `raw` names and of which `dra` says nothing, or has other devices than
-        List: Kubernetes allocates a claim anew, under its name, when no pod has it. None of an answer that
-        does not decode, or that is too large to be decoded twice.
+        List, and those that another pod uses now: Kubernetes allocates a claim anew, under its name, when no
+        pod has it, and users delete claims and make them again. None of an answer that does not decode, or
+        that is too large to be decoded twice.
         """
         last = self._last
         if len(raw.listed) > LARGE or (last is not None and raw.listed == last.raw.listed):
@@ -128,7 +129,8 @@ class SnapshotPipeline:
             listed = self._list_reader.read(raw.listed)
         except DecodeError:
             return frozenset()
-        return (listed.claims() - dra.claims.keys()) | frozenset(contradicted(listed, dra.claims))
+        used = listed.used_anew(ListedPods(()) if last is None else last.listed)
+        return (listed.claims() - dra.claims.keys()) | used | frozenset(contradicted(listed, dra.claims))
 
     def restore(self, recorded: OpenHoldings) -> None:
         """Have the next answer take over the starts from history. May be called from another thread."""

@@ -207,3 +207,34 @@ async def test_certificates_are_read_for_the_first_claim(
         await reader.known([FIRST], 60)
         assert len(sessions) == 1
         assert FIRST in reader.view[0]
+
+
+async def test_first_denial_is_no_lasting_one(
+    kubelet: SimulatedKubelet, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server that has just started denies what it allows a moment later."""
+    monkeypatch.setattr(claims, "DENIED_AT_FIRST", 0.01)
+    names = [ClaimName("default", f"claim-{n}") for n in range(9)]
+    for name in names:
+        _create(kubelet, name.name)
+    api.faults = ApiFaults(forbidden=frozenset({CLAIMS}))
+    async with reading(api) as reader:
+        # All requests that are under way at once are denied.
+        reader.want(names)
+        await until_holds(lambda: not reader.status.up)
+        api.faults = ApiFaults()
+        await until_holds(lambda: len(reader.view[0]) == len(names))
+        assert reader.status.up
+
+
+async def test_claim_of_another_pod_is_read_again_soon_after_it_was_read(
+    kubelet: SimulatedKubelet, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "SOON", 0.1)
+    _create(kubelet, "first")
+    async with reading(api) as reader:
+        await reader.known([FIRST], 60)
+        kubelet.objects.delete(CLAIMS, "first", "default")
+        _create(kubelet, "first", admin=True)
+        await reader.known([FIRST], 60)
+        await until_holds(lambda: reader.view[0][FIRST].devices[0].admin)

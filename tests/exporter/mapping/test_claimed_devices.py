@@ -211,6 +211,38 @@ def test_device_keeps_its_resource_when_its_slice_is_gone() -> None:
     assert claim_facts(NODE, later.view, {}, later) is later
 
 
+def test_attribute_counts_while_the_slice_has_it() -> None:
+    published = PublishedDevice(_name("fpga-0"), resource="example.com/fpga")
+    first = claim_facts(NODE, _view(devices=[published]), {}, NO_CLAIMS)
+    later = claim_facts(NODE, _view(devices=[replace(published, resource="")]), {}, first)
+    assert later.key(published.name) == DeviceKey(DRIVER, "fpga-0")
+    assert list(later.published) == [DeviceKey(DRIVER, "fpga-0")]
+
+
+def test_devices_of_two_drivers_never_have_one_name() -> None:
+    drivers = "a.example.com", "b.example.com"
+    devices = [
+        PublishedDevice(PublishedName(driver, NODE, device), resource="example.com/gpu")
+        for driver in drivers
+        for device in ("gpu-0", f"of-{driver}")
+    ]
+    found = _built(_view(devices=devices))
+    assert [device.key for device in found.devices] == [
+        *[DeviceKey(driver, "gpu-0") for driver in drivers],
+        *[DeviceKey("example.com/gpu", f"of-{driver}") for driver in drivers],
+    ]
+
+
+def test_device_that_only_an_administrator_has_and_no_slice_names_is_not_free() -> None:
+    watched, pod = _claim("watch", "gpu-0", "gpu-1", admin=True), _claiming("q", "watch", "gpu-0", "gpu-1")
+    devices = [PublishedDevice(_name(name)) for name in ("gpu-0", "gpu-1")]
+    whole, gone = _view(watched, devices=devices), _view(watched, devices=devices[:1])
+    assert _built(whole, pod).resources() == {DRIVER: ResourceCounts(2, 2, 0, 0, 2)}
+    assert _built(gone, pod).resources() == {DRIVER: ResourceCounts(2, 1, 0, 1, 1)}
+    # Of a driver without slices nothing is known: its devices are not called unhealthy.
+    assert [device.allocatable for device in _built(_view(watched), pod).devices] == [True, True]
+
+
 _DEVICES = [*_partitions("gpu-0")[0], *[PublishedDevice(_name(f"nic-{n}")) for n in range(3)]]
 _NAMES = [device.name.device for device in _DEVICES]
 _PODS = st.builds(
