@@ -215,7 +215,8 @@ class ApiClient:
             broken = isinstance(error, aiohttp.ClientPayloadError)
             why = "the connection broke off" if broken else str(error) or type(error).__name__
             raise ApiServerError("UNREACHABLE", f"{server}: {why}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # msgspec: RecursionError for JSON that is nested too deeply.
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ApiServerError("UNDECODABLE", f"{server}: {error}") from error
 
     async def get(
@@ -247,7 +248,7 @@ class ApiClient:
         body = await response.content.read(64 * 1024)
         try:
             status = _STATUS.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             status = _Status(message=body[:_MESSAGE_LIMIT].decode(errors="replace"))
         status.code = response.status
         error = self.error(status, self.server)

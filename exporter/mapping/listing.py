@@ -70,7 +70,6 @@ class ListedPods(Struct, frozen=True):
             for one in container.dynamic_resources
         )
 
-
     def used_anew(self, before: "ListedPods") -> frozenset[ClaimName]:
         """The claims of pods that are not as they were `before`."""
         was, now = before.parts or {}, self.parts or {}

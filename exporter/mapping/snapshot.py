@@ -310,7 +310,11 @@ class SnapshotBuilder:
         if claimed is not None:
             parent = inputs.claims.parent(claimed) or parent
             # Only a claim for administration names a device that its driver no longer publishes.
-            gone = not holders and claimed.published is None and claimed.name.driver in inputs.claims.view.drivers
+            gone = (
+                not holders
+                and claimed.published is None
+                and claimed.name.driver in inputs.claims.view.drivers
+            )
             allocatable = not claimed.taints and not gone
         return Device(key, parent, numa.get(key, ()), allocatable, tuple(sorted(holders)), claimed=claimed)
 

@@ -208,3 +208,25 @@ async def test_a_cluster_without_the_api_is_asked_rarely(monkeypatch: pytest.Mon
         assert len(paths) == 3
         assert pauses[0] >= 60
         assert "does not serve" in its.source.status.problem
+
+
+@pytest.mark.parametrize("status", [200, 403])
+async def test_a_deeply_nested_answer_is_a_failure_like_any_other(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=b'{"metadata":{},"x":' + b"[" * 50_000, status=status)
+
+    pauses = _pauses(monkeypatch)
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with watching(f"http://127.0.0.1:{runner.addresses[0][1]}") as its:
+            await until_holds(lambda: pauses, "a pause")
+            assert not its.source.status.up
+            assert "not watched" in its.source.status.problem
+    finally:
+        await runner.cleanup()

@@ -130,7 +130,9 @@ def test_what_is_no_address_and_no_resource_is_left_out() -> None:
     assert (device.pci_address, device.uuid, device.resource) == ("", "", "")
 
 
-@pytest.mark.parametrize(("name", "resource"), [("example.com/gpu", "example.com/gpu"), ("b.example.com", "")])
+@pytest.mark.parametrize(
+    ("name", "resource"), [("example.com/gpu", "example.com/gpu"), ("b.example.com", "")]
+)
 def test_the_resource_is_never_a_drivers_name(name: str, resource: str) -> None:
     attributes = {"devicelens.dev/resource": {"string": name}}
     assert with_attributes(**attributes).resource == resource
