@@ -259,6 +259,7 @@ class DraManager:
         for claims in batches.values():
             for info in claims:
                 info.prepared = True
+        self._event("claims prepared", pod=pod.full_name)
 
     def _read(self, pod: Pod, name: str) -> ClaimInfo:
         claim = self._objects.get(CLAIMS, name, pod.spec.namespace)

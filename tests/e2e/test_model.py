@@ -31,6 +31,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from harness import owners
+from harness.claimed import Dra, dra, free, offered, tainted, uses
 from harness.processes import Process
 from harness.trials.owners_check import check_history, owner_of, owners_in
 from harness.truth import (
@@ -47,7 +48,20 @@ from harness.truth import (
 )
 from harness.waiting import until, until_holds
 from simulator import Faults, SimulatedKubelet
-from simulator.model import AdmissionError, ClaimDevice, ClaimSpec, ContainerError, ContainerSpec, PodSpec
+from simulator.dra_objects import (
+    CLAIMS,
+    CLASSES,
+    TEMPLATES,
+    Object,
+    claim,
+    claim_template,
+    device,
+    device_class,
+    first_available,
+    request,
+    taint,
+)
+from simulator.model import AdmissionError, ClaimRef, ContainerError, ContainerSpec, PodClaim, PodSpec
 
 STEPS = int(os.environ.get("DEVICELENS_MODEL_STEPS", "100"))
 SEED = os.environ.get("DEVICELENS_MODEL_SEED")
@@ -57,6 +71,8 @@ pytestmark = [pytest.mark.simulated, pytest.mark.timeout(120 + STEPS)]
 STALE_AFTER = 3.0
 UNPROVEN = 5.0
 """Seconds around an exporter's end and its successor's start within which it may not know all uids."""
+BRIEF = 1.0
+"""Seconds within which a pod may come and go before anybody tells its uid."""
 GPU, NIC, SHARED = "model.test/gpu", "model.test/nic", "model.test/shared"
 CONFIGURATION = f"""\
 version: 1
@@ -82,6 +98,14 @@ FAULTS = (
     Faults(error="UNIMPLEMENTED"),
     Faults(error="UNAVAILABLE"),
 )
+DRIVER, DRA_GPU = "dra.model.test", "model.test/dra-gpu"
+TEMPLATE_REQUESTS = {
+    "one": request("r", "gpu"),
+    "two": request("r", "gpu", 2),
+    "either": first_available("r", request("both", "gpu", 2), request("any", "gpu")),
+    "part": request("r", "card", capacity={"memory": "4Gi"}),
+    "watch": request("all", "any", every=True, admin=True),
+}
 METHODS = ((), (), ("List",), ("GetAllocatableResources",))
 
 
@@ -96,6 +120,7 @@ class Model:
     plugin: Process
     host: Path
     identities: bool
+    dra: Dra
     url: str = ""
     lies: list[str] = field(default_factory=list[str])
     scrapes: int = 0
@@ -108,20 +133,28 @@ class Model:
 
     # What may happen
 
-    def containers(self) -> tuple[tuple[ContainerSpec, ...], tuple[ContainerSpec, ...]]:
+    def claim(self) -> tuple[PodClaim, ...]:
+        """Now and then one of a template, or one that other pods share."""
+        kind = self.order.choice(("", "", "", "", "common", *TEMPLATE_REQUESTS))
+        if kind == "common":
+            return (PodClaim("claim", claim="common"),)
+        return (PodClaim("claim", template=kind),) if kind else ()
+
+    def containers(self, *, claim: bool) -> tuple[tuple[ContainerSpec, ...], tuple[ContainerSpec, ...]]:
         """App containers, and init containers of both kinds."""
         order = self.order
 
-        def wish() -> dict[str, int]:
-            resources = order.sample((GPU, NIC, SHARED), order.choice((0, 1, 1, 1, 1, 2)))
+        def wish(number: int) -> dict[str, int]:
+            offers = (GPU, NIC, SHARED) if number else (GPU, NIC, SHARED, DRA_GPU)
+            resources = order.sample(offers, order.choice((0, 1, 1, 1, 1, 2)))
             return {resource: order.choice((1, 1, 2)) for resource in resources}
 
         apps = tuple(
             ContainerSpec(
                 f"c{number}",
-                resources=wish(),
+                resources=wish(number),
                 exclusive_cpus=order.choice((0, 0, 0, 1)),
-                claims=self.claims(),
+                claim_refs=(ClaimRef("claim"),) if claim and order.random() < 0.8 else (),
             )
             for number in range(order.choice((1, 1, 2)))
         )
@@ -131,14 +164,6 @@ class Model:
         if kind < 0.3:
             return apps, (ContainerSpec("side", resources={SHARED: 1}, sidecar=True),)
         return apps, ()
-
-    def claims(self) -> tuple[ClaimSpec, ...]:
-        """Now and then one, which others share."""
-        number = self.order.choice((0, 0, 0, 1, 2))
-        if not number:
-            return ()
-        device = ClaimDevice("dra.model.test", "node", f"d{number}", cdi=(f"model.test/d={number}",))
-        return (ClaimSpec(f"claim-{number}", (device,)),)
 
     def active(self) -> list[tuple[str, str]]:
         """The pods that count."""
@@ -152,9 +177,15 @@ class Model:
             if not free:
                 return
             key = self.order.choice(free)
-        apps, inits = self.containers()
-        with suppress(AdmissionError, ContainerError, ValueError):
-            await self.kubelet.add_pod(PodSpec(key[1], key[0], apps, inits))
+        claim = self.claim()
+        apps, inits = self.containers(claim=bool(claim))
+        spec = PodSpec(key[1], key[0], apps, inits, resource_claims=claim)
+        adding = asyncio.create_task(self.kubelet.add_pod(spec))
+        await asyncio.sleep(0)
+        if any((one.spec.namespace, one.spec.name) == key for one in self.kubelet.unscheduled()):
+            await self.kubelet.delete_pod(*key)
+        with suppress(AdmissionError, ContainerError, ValueError, RuntimeError):
+            await adding
 
     async def delete(self) -> None:
         """A pod goes, perhaps one that has ended."""
@@ -200,6 +231,20 @@ class Model:
             path.unlink()
         else:
             path.touch()
+
+    async def offer(self) -> None:
+        """The driver publishes its devices anew, some of them tainted or gone."""
+        await self.dra.driver.offer(
+            [one for one in _published(self.order.choice((None, 1, 3))) if self.order.random() < 0.95]
+        )
+
+    async def restart_driver(self) -> None:
+        """The driver is away for a moment; claims wait for it."""
+        await self.dra.driver.stop()
+        things = [asyncio.create_task(self.something_small()) for _ in range(self.order.choice((0, 1, 3)))]
+        await asyncio.sleep(self.order.choice((0.0, 0.3)))
+        await self.dra.driver.start()
+        await asyncio.gather(*things)
 
     async def restart_kubelet(self) -> None:
         """The kubelet restarts, its API server is heard sooner or later, and pods end meanwhile."""
@@ -287,6 +332,8 @@ class Model:
             self.burst: 5,
             self.restart_container: 2,
             self.plug: 6,
+            self.offer: 3,
+            self.restart_driver: 1.5,
             self.restart_kubelet: 3,
             self.fault: 4,
             self.cure: 7,
@@ -358,11 +405,24 @@ class Model:
             owner if self.identities else owner._replace(uid="") for owner in self.truth.present
         )
         known, claims = devices_of(listed, allocatable), claims_of(listed)
+        holding, asked_by = claims, dict[Owner, set[str]]()
+        if self.identities:
+            found = uses(self.kubelet)
+            claims = frozenset(one.claimed for one in found)
+            holding = frozenset(one.claimed for one in found if not one.admin)
+            assert claims <= claims_of(listed)
+            # The Pods API forgets which extended resource a claim serves (kubelet 1.36).
+            asked_by = {one.owner: {one.requested_as, one.device_class} for one in found if not one.admin}
+            wanted = frozenset(one for one in wanted if one.resource != DRIVER or one in asked_by)
+            assert asked_by.keys() <= wanted
+            known |= {key: _known(one) for key, one in offered(self.kubelet).items()}
+        for owner in wanted:
+            known.setdefault(owner[:2], Known("", (), None))
         status, text = await owners.get(self.url, "/-/ready")
         assert status == 200, text
         known |= await self.no_longer_offered(known)
-        await self.metrics_tell(wanted, known, claims)
-        await self.api_tells(wanted, known, claims)
+        await self.metrics_tell(wanted, known, claims, asked_by)
+        await self.api_tells(wanted, known, holding)
         await check_history(self.url, wanted, time.time())
         self.truth.look()
         assert changes == self.truth.changes, "it had not settled"
@@ -380,7 +440,11 @@ class Model:
         return gone
 
     async def metrics_tell(
-        self, wanted: frozenset[Owner], known: dict[tuple[str, str], Known], claims: frozenset[Claimed]
+        self,
+        wanted: frozenset[Owner],
+        known: dict[tuple[str, str], Known],
+        claims: frozenset[Claimed],
+        asked_by: dict[Owner, set[str]],
     ) -> None:
         """Both formats."""
         for accept, parse in (("text/plain", plain), ("application/openmetrics-text", openmetrics)):
@@ -392,6 +456,9 @@ class Model:
 
             found = [owner_of(sample.labels) for sample in of("devicelens_device_owner_info")]
             assert sorted(found) == sorted(wanted)
+            for sample in of("devicelens_device_owner_info"):
+                owner, asked = owner_of(sample.labels), sample.labels["requested_as"]
+                assert asked in asked_by.get(owner, {"" if owner.resource == DRIVER else owner.resource})
             assert {
                 (labels["resource"], labels["device"]): (labels["parent"], labels["numa_node"])
                 for labels in (sample.labels for sample in of("devicelens_device_info"))
@@ -399,7 +466,7 @@ class Model:
             assert {
                 (labels["resource"], labels["device"]): value == 1
                 for labels, value in ((one.labels, one.value) for one in of("devicelens_device_healthy"))
-            } == {key: one.healthy for key, one in known.items()}
+            } == {key: one.healthy for key, one in known.items() if one.healthy is not None}
             assert {
                 Claimed(*(sample.labels[name] for name in _CLAIMED))
                 for sample in of("devicelens_claim_device_info")
@@ -452,6 +519,9 @@ class Model:
         } == known
         found = owners_in(document)
         assert sorted(found) == sorted(wanted)
+        is_free = {(one["resource"], one["device"]): one["free"] for one in devices if one["claimed"]}
+        if self.identities:
+            assert is_free == dict.fromkeys(is_free, False) | dict.fromkeys(free(self.kubelet), True)
         now = time.time()
         holders = [holder for one in devices for holder in one["holders"]]
         for owner, holder in zip(found, holders, strict=True):
@@ -471,14 +541,20 @@ class Model:
         } == claims
 
     def unproven(self, owner: Owner, since: float) -> bool:
-        """Whether a pod of the same name held it when an exporter had just started or was to be killed.
+        """Whether a pod of the same name held it when an exporter had just started or was to be killed, or
+        held it for a moment.
 
         One whose uid nobody has told yet, and that is gone before anybody does, is taken for its successor
         if that gets the same device: nothing but their uids would tell them apart.
         """
-        return any(abs(since - start) <= UNPROVEN for start in self.starts) and self.truth.held(
-            owner._replace(uid=""), since, since
+        anybody = owner._replace(uid="")
+        brief = any(
+            span.begin - CLOCKS <= since <= span.end + CLOCKS and span.end - span.begin <= BRIEF
+            for span in self.truth.of(anybody)
+            if span.end is not None
         )
+        started = any(abs(since - start) <= UNPROVEN for start in self.starts)
+        return brief or (started and self.truth.held(anybody, since, since))
 
     def bounded(self, row: Any) -> bool:
         """Whether a row of history is of a holding that was there, within its bounds."""
@@ -495,7 +571,7 @@ class Model:
         while cursor is not None:
             path = f"/api/v1/history?limit=1000{cursor and f'&cursor={cursor}'}"
             document = await owners.get_json(self.url, path)
-            rows += [row for row in document["holdings"] if row["claim"] is None]
+            rows += document["holdings"]
             cursor = document["next"]
         wrong = [row for row in rows if not self.bounded(row)]
         if self.identities:
@@ -523,6 +599,41 @@ def _within(bound: Any, moment: float) -> bool:
     return (earliest is None or moment >= earliest - CLOCKS) and (latest is None or moment <= latest + CLOCKS)
 
 
+def _published(tainted_one: int | None = None) -> list[Object]:
+    """What the driver publishes: six GPUs, of which one may be tainted, and two cards that claims share."""
+    gpus = [
+        device(
+            f"gpu-{n}",
+            attributes={"kind": "gpu", "resource.kubernetes.io/numaNode": n % 2},
+            taints=[taint("model.test/broken")] if n == tainted_one else (),
+        )
+        for n in range(6)
+    ]
+    cards = [
+        device(f"card-{n}", attributes={"kind": "card"}, capacity={"memory": "10Gi"}, shareable=True)
+        for n in range(2)
+    ]
+    return gpus + cards
+
+
+def _known(published: Object) -> Known:
+    """What is true of a device of a slice."""
+    numa = published["attributes"].get("resource.kubernetes.io/numaNode")
+    return Known("", () if numa is None else (numa["int"],), False if tainted(published) else None)
+
+
+def _create_claims(kubelet: SimulatedKubelet) -> None:
+    """The classes, and in each namespace the templates and a claim that pods share."""
+    create, gpu = kubelet.objects.create, {"kind": "gpu"}
+    create(CLASSES, device_class("any", driver=DRIVER))
+    create(CLASSES, device_class("gpu", driver=DRIVER, attributes=gpu, extended_resource=DRA_GPU))
+    create(CLASSES, device_class("card", driver=DRIVER, attributes={"kind": "card"}))
+    for namespace in sorted({namespace for namespace, _ in NAMES}):
+        create(CLAIMS, claim("common", request("r", "gpu"), namespace=namespace))
+        for name, wanted in TEMPLATE_REQUESTS.items():
+            create(TEMPLATES, claim_template(name, wanted, namespace=namespace))
+
+
 @asynccontextmanager
 async def _model(seed: int, source: str) -> AsyncGenerator[Model]:
     directory = Path(tempfile.mkdtemp(prefix="dl-"))
@@ -533,12 +644,14 @@ async def _model(seed: int, source: str) -> AsyncGenerator[Model]:
             (host / "etc" / name / f"{name[:-1]}-{number}").touch()
     (directory / "plugin.yaml").write_text(CONFIGURATION)
     common = ("--kubelet.root", str(root), "--node-name", "n")
-    truth = Truth()
+    truth = Truth(node="n")
+    slices = source == "pods-api"
     exporter = Process(
         "exporter",
         *(*common, "--web.listen-address", "127.0.0.1:0", "--history.path", str(directory / "h.db")),
         *("--poll.interval", "500ms", "--poll.timeout", "400ms", "--stale-after", f"{STALE_AFTER:g}s"),
-        *("--pods.source", source),
+        *("--pods.source", source, "--dra.source", "slices" if slices else "none"),
+        *(("--kubeconfig", str(directory / "kubeconfig")) if slices else ()),
     )
     plugin = Process(
         "plugin",
@@ -547,14 +660,17 @@ async def _model(seed: int, source: str) -> AsyncGenerator[Model]:
     )
     async with AsyncExitStack() as stack:
         stack.callback(shutil.rmtree, directory)
-        kubelet = SimulatedKubelet(root, seed=seed, pods_api=source == "pods-api", on_event=truth.told)
+        kubelet = SimulatedKubelet(root, node_name="n", seed=seed, pods_api=slices, on_event=truth.told)
         truth.kubelet = await stack.enter_async_context(kubelet)
         stack.enter_context(kubelet.following(truth.followed))
+        _create_claims(kubelet)
+        driver = await stack.enter_async_context(dra(kubelet, directory, DRIVER, _published()))
         await stack.enter_async_context(plugin)
         await stack.enter_async_context(exporter)
         model = Model(
             *(random.Random(seed), kubelet, truth, exporter, plugin, host),
-            identities=source == "pods-api",
+            identities=slices,
+            dra=driver,
             url=await exporter.url(),
         )
         await kubelet.wait_until(lambda k: len(k.resources()) == 3, limit=30.0)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.simulated
 
 NAMES = (
     "after-kubelet-restart-plugin-not-registered",
+    "dra-extended-resource-admin-access-and-health",
     "dra-shared-and-inline-claims",
     "init-sidecar-guaranteed-and-completed-job",
 )

@@ -73,11 +73,6 @@ def _named(text: str) -> list[tuple[str, ...]]:
     return found
 
 
-def _owners_by_claims(answer: api_pb2.ListPodResourcesResponse) -> set[tuple[str, ...]]:
-    """The owners through claims: a device has its driver's name, its pool's, and its own."""
-    return {(one[0], f"{one[1]}/{one[2]}" if one[1] else one[2], *one[6:9]) for one in claims_of(answer)}
-
-
 class _Exporter:
     """All that reads answers, from bytes to what is shown."""
 
@@ -106,7 +101,7 @@ class _Exporter:
         held = [(*device.key, *holder[:3]) for device in snapshot.devices for holder in device.holders]
         assert len(set(held)) == len(held)
         answer = api_pb2.ListPodResourcesResponse.FromString(listed)
-        truth = {owner[:5] for owner in owners_of(answer)} | _owners_by_claims(answer)
+        truth = {owner[:5] for owner in owners_of(answer)}
         assert set(held) == truth
         claims = {
             (*device.claimed.name, one.share_id, one.claim_namespace, one.claim, *one.holder[:3])

@@ -7,7 +7,7 @@ known to the moment; where it was down meanwhile, an end is known later than it 
 import math
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -50,7 +50,7 @@ class Known(NamedTuple):
 
     parent: str
     numa_nodes: tuple[int, ...]
-    healthy: bool
+    healthy: bool | None
 
 
 @dataclass
@@ -65,9 +65,9 @@ class Span:
 
 
 def owners_of(
-    listed: api_pb2.ListPodResourcesResponse, uids: dict[tuple[str, str], str] | None = None
+    listed: api_pb2.ListPodResourcesResponse, uids: dict[tuple[str, str], str] | None = None, node: str = ""
 ) -> frozenset[Owner]:
-    """Every owner that a List names, read as plainly as can be."""
+    """Every owner that a List of `node` names, read as plainly as can be."""
     known = uids or {}
     found: set[Owner] = set()
     for pod in listed.pod_resources:
@@ -78,7 +78,16 @@ def owners_of(
                     found.add(
                         Owner(entry.resource_name, device, pod.namespace, pod.name, container.name, uid)
                     )
+            for claim in container.dynamic_resources:
+                for one in claim.claim_resources:
+                    device = device_called(one.pool_name, one.device_name, node)
+                    found.add(Owner(one.driver_name, device, pod.namespace, pod.name, container.name, uid))
     return frozenset(found)
+
+
+def device_called(pool: str, device: str, node: str) -> str:
+    """What a claimed device is called on `node`."""
+    return device if pool == node else f"{pool}/{device}"
 
 
 def claims_of(listed: api_pb2.ListPodResourcesResponse) -> frozenset[Claimed]:
@@ -98,7 +107,9 @@ def claims_of(listed: api_pb2.ListPodResourcesResponse) -> frozenset[Claimed]:
 def devices_of(
     listed: api_pb2.ListPodResourcesResponse, allocatable: api_pb2.AllocatableResourcesResponse
 ) -> dict[tuple[str, str], Known]:
-    """Every device that is allocatable or held: of one that is allocatable that answer tells the nodes."""
+    """Every device of a plugin that is allocatable or held: of one that is allocatable that answer tells the
+    nodes.
+    """
     offered = _nodes(allocatable.devices)
     held = _nodes(entry for pod in listed.pod_resources for one in pod.containers for entry in one.devices)
     return {
@@ -123,11 +134,15 @@ class Truth:
     """Follows the owners on a node. Give its `told` to the kubelet as `on_event`."""
 
     kubelet: SimulatedKubelet | None = None
+    node: str = ""
+    """Its name as the exporter has it."""
     present: frozenset[Owner] = frozenset()
     spans: dict[Owner, list[Span]] = field(default_factory=lambda: defaultdict(list))
     changes: int = 0
     listing_since: float = 0.0
     """Since when List names every pod, as far as was looked; inf while it does not."""
+    shared: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """The claimed devices that several pods have had at once: none of them contradicts another."""
 
     def told(self, _event: str, **_fields: object) -> None:
         """Something happened to the kubelet."""
@@ -147,7 +162,7 @@ class Truth:
         if self.kubelet is None:
             return
         now = time.time()
-        present = owners_of(self.kubelet.pod_resources(), self.uids())
+        present = owners_of(self.kubelet.pod_resources(), self.uids(), self.node)
         if not self.kubelet.is_up:
             # It has forgotten more than is true, and may have told of more than was looked at before it died.
             present |= self.present
@@ -157,6 +172,9 @@ class Truth:
         for owner in self.present - present:
             self.spans[owner][-1].end = now
             self.changes += 1
+        if self.present != present:
+            pods = Counter(key for key, _ in {(owner[:2], owner[2:4]) for owner in present})
+            self.shared |= {key for key, count in pods.items() if count > 1}
         self.present = present
         if not self.kubelet.lists_all_pods:
             self.listing_since = math.inf
@@ -179,13 +197,17 @@ class Truth:
         """
         if not any(span.begin <= taken + CLOCKS for span in self.of(owner)):
             return False
-        return self.listing_since >= taken - CLOCKS or not any(
-            span.listed is not None
-            and span.listed < taken - CLOCKS
-            and (span.end is None or span.end >= taken)
-            for other, spans in self.spans.items()
-            if other[:2] == owner[:2] and other[2:5] != owner[2:5]
-            for span in spans
+        return (
+            owner[:2] in self.shared
+            or self.listing_since >= taken - CLOCKS
+            or not any(
+                span.listed is not None
+                and span.listed < taken - CLOCKS
+                and (span.end is None or span.end >= taken)
+                for other, spans in self.spans.items()
+                if other[:2] == owner[:2] and other[2:5] != owner[2:5]
+                for span in spans
+            )
         )
 
     def of(self, owner: Owner) -> list[Span]:
@@ -215,6 +237,8 @@ class FormerOwners:
         listing_since = self.truth.listing_since
         holders: dict[tuple[str, str], dict[Owner, tuple[Owner, float, float]]] = defaultdict(dict)
         for owner in self.truth.present:
+            if owner[:2] in self.truth.shared:
+                continue
             span = self.truth.spans[owner][-1]
             # A kubelet that restarts names it again later.
             if span.listed is not None and max(span.listed, listing_since) < asked:

@@ -120,7 +120,9 @@ class Trial:
         proven = self.around.source == "pods-api"
         wanted = frozenset(one if proven else one._replace(uid="") for one in self.truth.present)
         known = devices_of(kubelet.pod_resources(), kubelet.allocatable_resources())
-        await owners_check.check_metrics(self.url, wanted, {key: one.healthy for key, one in known.items()})
+        await owners_check.check_metrics(
+            self.url, wanted, {key: one.healthy is True for key, one in known.items()}
+        )
         await owners_check.check_api(self.url, wanted)
         await owners_check.check_history(self.url, wanted, time.time() + max(self.observer.ahead))
         self.truth.look()
