@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Final, NamedTuple
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 from exporter.mapping.dra import Consumption, PublishedDevice, PublishedName, Taint
@@ -31,6 +32,10 @@ _PCI: Final = ("pcibusid", "pciebusid", "pciaddress", "pciaddr", "bdf")
 _MODEL: Final = ("productname", "model", "modelname", "product")
 _NUMA: Final = ("numanode", "numa", "numanodeid")
 _PARENT: Final = ("parentuuid",)
+
+
+# A time without a zone depends on the node's.
+_TIME: Final = msgspec.json.Decoder(Annotated[datetime, Meta(tz=True)])
 
 
 class SliceMeta(Struct, rename="camel"):
@@ -67,8 +72,8 @@ class _Taint(Struct, rename="camel"):
     key: str = ""
     value: str = ""
     effect: str = ""
-    # A time without a zone depends on the node's, and early ones overflow.
-    time_added: Annotated[datetime, Meta(tz=True)] | None = None
+    # Decoded apart: the API server takes the year 0, which Python does not.
+    time_added: str | None = None
 
 
 class _Consumes(Struct, rename="camel"):
@@ -231,13 +236,20 @@ def _numa_nodes(value: _Attribute) -> tuple[int, ...]:
 
 
 def _taint(taint: _Taint) -> Taint:
-    added = taint.time_added
     return Taint(
         taint.key[:TEXT_LIMIT],
         taint.value[:TEXT_LIMIT],
         taint.effect[:TEXT_LIMIT],
-        None if added is None else added.timestamp(),
+        _time(taint.time_added or ""),
     )
+
+
+def _time(text: str) -> float | None:
+    """Unix time, None for what is no time."""
+    try:
+        return _TIME.decode(f'"{text[:TEXT_LIMIT]}"').timestamp() if text else None
+    except (msgspec.DecodeError, OverflowError):
+        return None
 
 
 def _sorted(items: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -95,7 +95,11 @@ class PublishedDevices:
         pools = sorted(self._pools.items())
         unknown = [name for name, pool in pools if pool.generation is None]
         gone = [name for name, pool in pools if pool.gone is not None]
-        notes = [f"the slices of pool {_named(unknown)} are not complete"] if unknown else []
+        notes = (
+            [f"the slices of pool {_named(unknown)} are not complete, or name a device twice"]
+            if unknown
+            else []
+        )
         if gone:
             notes.append(f"the slices of pool {_named(gone)} are gone: devices are as before")
         if self._left_out:
@@ -183,12 +187,15 @@ class PublishedDevices:
             return
         self._publish(of, pool, newest, generations[newest])
 
-    def _publish(self, of: PoolName, pool: _Pool, generation: int, parts: Iterable[SliceContent]) -> None:
+    def _publish(self, of: PoolName, pool: _Pool, generation: int, parts: Sequence[SliceContent]) -> None:
         devices: dict[PublishedName, PublishedDevice] = {}
         counters: dict[CounterName, float] = {}
         for part in parts:
             devices.update(part.devices)
             counters.update({CounterName(*of, *name): amount for name, amount in part.counters.items()})
+        if len(devices) < sum([len(part.devices) for part in parts]):
+            # Kubernetes: a pool that names a device twice is invalid: none of its devices is allocated.
+            return
         if any(device.consumes for device in devices.values()):
             found = parents(devices.values(), counters)
             for name, parent in found.items():

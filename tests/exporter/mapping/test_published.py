@@ -138,6 +138,22 @@ def test_the_resource_is_never_a_drivers_name(name: str, resource: str) -> None:
     assert with_attributes(**attributes).resource == resource
 
 
+@pytest.mark.parametrize(
+    ("time", "since"),
+    [
+        ("2026-11-23T00:00:00Z", 1_795_392_000.0),
+        ("0000-01-01T00:00:00Z", None),
+        ("2026-11-23T00:00:00", None),
+        ('"', None),
+        (None, None),
+    ],
+)
+def test_time_of_a_taint_that_is_none_keeps_the_taint(time: str | None, since: float | None) -> None:
+    """Kubernetes takes the year 0, of which Python knows no time."""
+    (taint,) = one(taints=[{"key": "k", "effect": "NoSchedule", "timeAdded": time}]).taints
+    assert (taint.key, taint.since) == ("k", since)
+
+
 def test_a_vendors_own_uuid_stays_as_it_is() -> None:
     assert with_attributes(uuid={"string": "0x7b8c"}).uuid == "0x7b8c"
     assert with_attributes(uuid={"string": UUID}).uuid == UUID

@@ -67,9 +67,21 @@ def test_a_pool_that_was_never_complete_is_not_known(published: PublishedDevices
     published.put(read("a", "gpu-0", of=2), 0)
     assert names(published) == {"gpu-9"}
     assert published.drivers == frozenset()
-    assert published.notes == ("the slices of pool node of gpu.example.com are not complete",)
+    assert published.notes == (
+        "the slices of pool node of gpu.example.com are not complete, or name a device twice",
+    )
     published.remove("a", 1)
     assert published.drivers == {"gpu.example.com"}
+
+
+def test_a_pool_that_names_a_device_twice_is_invalid(published: PublishedDevices) -> None:
+    published.replace([read("a", "gpu-0", of=2), read("b", "gpu-0", "gpu-1", of=2)], 0)
+    assert names(published) == set()
+    assert published.drivers == frozenset()
+    assert "name a device twice" in published.notes[0]
+    published.put(read("b", "gpu-1", of=2), 1)
+    assert names(published) == {"gpu-0", "gpu-1"}
+    assert published.notes == ()
 
 
 def test_slices_of_another_node_are_ignored(published: PublishedDevices) -> None:
@@ -210,7 +222,10 @@ def test_one_event_after_the_other_is_as_from_scratch(events: list[SliceContent 
         scratch.replace(present.values(), 0)
         newest = max((one.generation for one in present.values()), default=None)
         of_newest = [one for one in present.values() if one.generation == newest]
-        if of_newest and all(one.size == len(of_newest) for one in of_newest):
+        twice = len({name for one in of_newest for name in one.devices}) < sum(
+            len(one.devices) for one in of_newest
+        )
+        if of_newest and not twice and all(one.size == len(of_newest) for one in of_newest):
             assert published.published == scratch.published
             expected = {name for one in of_newest for name in one.devices}
             assert set(published.published) == expected
