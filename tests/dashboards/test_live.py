@@ -27,6 +27,7 @@ from harness.prometheus import Prometheus, free_port
 from harness.simulated import SimulatedNode
 from harness.waiting import until, until_equal
 from simulator.demo import CONFIGURATION
+from simulator.demo_npu import NAMESPACE as DRA_NAMESPACE
 from simulator.model import ClaimDevice, ClaimSpec, ContainerSpec, PodSpec
 from simulator.scenario import Scenario
 
@@ -152,7 +153,9 @@ async def site(tmp_path: Path) -> AsyncGenerator[Site]:
         *("exporter", *common, "--web.listen-address", exporter_at, "--poll.interval", "1s"),
         *("--plugin.url", f"http://{plugin_at}", "--history.path", str(tmp_path / "history.db")),
     )
-    opening = [arrival.pod for arrival in Scenario(Random(1)).opening()]
+    opening = [
+        arrival.pod for arrival in Scenario(Random(1)).opening() if arrival.pod.namespace != DRA_NAMESPACE
+    ]
     pods = [*opening, *_further()]
     machine = Machine(
         node=node.name,

@@ -43,6 +43,7 @@ async def test_free_devices_are_known_while_slices_may_be_read(root: Path) -> No
 
                 await until("the missing right is said", refused, limit=LIMIT)
                 assert "deploy/components/dra" in (await _notes(url))[0]
+                assert "it may not list and watch resourceslices" in (await owners.get(url, "/"))[1]
                 assert (await owners.scrape(url)).of("devicelens_device_info") == []
         api.faults = ApiFaults()
         async with api.serve():

@@ -43,6 +43,7 @@ from harness.truth import (
     Scrape,
     Truth,
     claims_of,
+    device_called,
     devices_of,
     lies,
 )
@@ -416,8 +417,8 @@ class Model:
             wanted = frozenset(one for one in wanted if one.resource != DRIVER or one in asked_by)
             assert asked_by.keys() <= wanted
             known |= {key: _known(one) for key, one in offered(self.kubelet).items()}
-        for owner in wanted:
-            known.setdefault(owner[:2], Known("", (), None))
+        for key in {(one.driver, device_called(one.pool, one.device, "n")) for one in claims}:
+            known.setdefault(key, Known("", (), None))
         status, text = await owners.get(self.url, "/-/ready")
         assert status == 200, text
         known |= await self.no_longer_offered(known)

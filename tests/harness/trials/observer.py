@@ -17,7 +17,17 @@ from harness.truth import CLOCKS, Owner, Scrape, Truth
 
 PACE = 0.05
 """Seconds between two reads, each of one scrape and one document."""
-_EXPECTED = {"node", "resource", "device", "parent", "namespace", "pod", "container", "pod_uid"}
+_EXPECTED = {
+    "node",
+    "resource",
+    "device",
+    "parent",
+    "namespace",
+    "pod",
+    "container",
+    "pod_uid",
+    "requested_as",
+}
 _UP = re.compile(r"^devicelens_up 1(?:\.0)?$", re.MULTILINE)
 FRESH = 8.0
 """Seconds that a mapping may be old while `devicelens_up` is 1, not counted while the exporter is away: an
