@@ -134,15 +134,16 @@ def _changed(path: Path, before: _Directory, names: Collection[str] | None) -> _
             return _Directory({}, missing=True)
         except OSError as error:
             return _Directory(before.files, _unreadable(path, error))
-        names, kept = listed[:MAX_FILES], {}
-        problem = f"{path}: more than {MAX_FILES} specifications" if len(listed) > MAX_FILES else ""
+        names, kept, left_out = listed[:MAX_FILES], {}, len(listed) > MAX_FILES
     else:
-        kept, problem = {name: file for name, file in before.files.items() if name not in names}, ""
+        kept, left_out = {name: file for name, file in before.files.items() if name not in names}, False
     for name in names:
         file = _read(path / name, before.files.get(name))
         if file is not None and len(kept) < MAX_FILES:
             kept[name] = file
-    return _Directory(kept, problem)
+        else:
+            left_out |= file is not None
+    return _Directory(kept, f"{path}: more than {MAX_FILES} specifications" if left_out else "")
 
 
 def _listed(path: Path) -> list[str]:

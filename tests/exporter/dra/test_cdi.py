@@ -187,6 +187,9 @@ async def test_there_are_bounds(directories: tuple[Path, Path], monkeypatch: pyt
         (etc / "big.json").unlink()
         await one.has(y=1, z=2)
         await one.works()
+        # A file that comes later is one too many as well.
+        (run / "w.json").write_text(_spec(UUIDS[0], "w"))
+        await one.says("more than 2 specifications")
 
 
 async def test_many_changes_at_once_are_read_together(directories: tuple[Path, Path]) -> None:
