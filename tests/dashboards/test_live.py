@@ -210,6 +210,12 @@ async def _populated(site: Site) -> None:
     await until("Prometheus has seen the pods", scraped)
     again = site.pods[0]
     await control.delete_pod(again.namespace, again.name)
+
+    async def released() -> bool:
+        return bool(await site.prometheus.query("devicelens_releases_total > 0"))
+
+    # Unless it is seen to go, nobody may ever tell it from its successor of the same name.
+    await until("Prometheus has seen a release", released)
     await control.add_pod(again)
 
 
