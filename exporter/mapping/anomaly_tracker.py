@@ -124,13 +124,23 @@ def _count(places: dict[_Place, int], device: Device) -> None:
         places[place] = places.get(place, 0) + 1
 
 
+def _is_alone(device: Device, holder: Holder) -> bool:
+    """Whether no other container of the pod has the device.
+
+    kubelet: List names all devices of a claim for each container that uses any request of the claim. Unless
+    the pod's object says more, which of these containers uses which device is unknown.
+    """
+    pod = holder[:2]
+    return all(other[:2] != pod or other.container == holder.container for other in device.holders)
+
+
 def _judge(
     holder: Holder, devices: list[Device], free: Mapping[_Place, int], *, first: bool
 ) -> Anomaly | None:
     """The anomaly, if the devices are split and one node had enough of each resource. `first`: the exporter's
     first snapshot, which shows devices that were allocated earlier.
     """
-    placed = [device for device in devices if device.numa_nodes]
+    placed = [device for device in devices if device.numa_nodes and _is_alone(device, holder)]
     if len(placed) < 2 or set[int].intersection(*(set(device.numa_nodes) for device in placed)):
         return None
     wanted = Counter(device.key.resource for device in placed)

@@ -52,6 +52,8 @@ SPLIT, TAKEN, EMPTY = "a0P b1P c1", "a0P b1P c1Q", "a0 b1 c1"
         ("a0P b0P c1P d1", None, ()),
         # Two containers of one pod with one device each are not split.
         ("a0P b1D c1", None, ()),
+        # List names all devices of a claim for each container that uses a request of it.
+        ("a0PD b1PD c1", None, ()),
         # A container's devices of several resources belong together.
         ("a0P s:n1P b1", "", (1,)),
         ("a0P s:n1P b0", None, ()),
