@@ -26,7 +26,6 @@ _EXPECTED = {
     "pod",
     "container",
     "pod_uid",
-    "requested_as",
 }
 _UP = re.compile(r"^devicelens_up 1(?:\.0)?$", re.MULTILINE)
 FRESH = 8.0
@@ -155,7 +154,8 @@ class Observer:
         scrape = Scrape(text)
         for labels in scrape.series():
             empty = {name for name in _EXPECTED - {"parent", "pod_uid"} if not labels.get(name)}
-            if labels.keys() != _EXPECTED or empty:
+            # A release that is upgraded from may not have requested_as.
+            if labels.keys() - {"requested_as"} != _EXPECTED or empty:
                 self.seen.unlabelled += 1
                 yield f"a label is missing: {labels}"
         counters = scrape.counters()
