@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from exporter.mapping.dra import (
     NO_DRA,
@@ -207,7 +207,7 @@ def claim_facts(node: str, view: DraView, pods: PodsWithClaims, last: ClaimFacts
             gone = {found.key(name) for name in other} & published.keys()
             published = {key: device for key, device in published.items() if key not in gone}
             published |= {found.key(name): view.published[name] for name in other if name in view.published}
-        found.__dict__["published"] = published
+        force_setattr(found, "published", published)
     return found
 
 

@@ -247,7 +247,8 @@ def _claimed(claimed: Claimed, *, alternative: bool) -> schema.ClaimedEntry:
     """What DRA says about a device."""
     published = claimed.published
     return schema.ClaimedEntry(
-        *(*claimed.name, claimed.cdi_devices),
+        *claimed.name,
+        cdi_devices=claimed.cdi_devices,
         capacity={} if published is None else dict(published.capacity),
         attributes={} if published is None else dict(published.attributes),
         taints=()
@@ -281,9 +282,8 @@ def pod_entry(status: PodStatus) -> schema.PodEntry:
                 held.setdefault(holder, []).append(entry)
     claimed: dict[Holder, list[schema.HeldClaimEntry]] = {}
     for name, through, since in status.claims:
-        claim = schema.HeldClaimEntry(
-            *(through.claim_namespace, through.claim, *name), through.share_id or None, *_since(since)
-        )
+        names = (through.claim_namespace, through.claim, name.driver, name.pool, name.device)
+        claim = schema.HeldClaimEntry(*names, through.share_id or None, *_since(since))
         claimed.setdefault(through.holder, []).append(claim)
     containers = tuple(
         [_container(one, held.get(one.holder, ()), claimed.get(one.holder, ())) for one in status.containers]

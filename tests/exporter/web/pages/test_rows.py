@@ -47,7 +47,8 @@ PODS = [Holder("ns", f"pod-{i}", "c") for i in range(HOLDERS + 7)]
 def seen(*items: Device, now: float = 100.0, complete: bool = True, **changes: Any) -> Moment:
     """The moment `now` of a mapping of `items`."""
     shown = scene.snapshot(*items, complete=complete)
-    return Moment(scene.state(shown, at=0.0, **{"anomalies": (), **changes}), "node", now, 60.0)
+    given: dict[str, Any] = {"anomalies": (), **changes}
+    return Moment(scene.state(shown, at=0.0, **given), "node", now, 60.0)
 
 
 def item(device: Device, state: State | None = None, pod: PodKey | None = None) -> RowItem:
