@@ -379,24 +379,11 @@ def needs(
                 optional=pods_source == "auto",
             )
         )
-    if cgroups is not None:
-        found.append(
-            Need(
-                "cgroups",
-                cgroups,
-                Use.LIST,
-                f"mount the node's cgroups at {cgroups}, read-only (deploy/components/cgroups)",
-            )
-        )
-    if cdi is not None:
-        found.append(
-            Need(
-                "cdi",
-                cdi,
-                Use.LIST,
-                "mount the node's /etc/cdi and /var/run/cdi, read-only (deploy/components/cdi)",
-            )
-        )
+    cgroups_component = f"mount the node's cgroups at {cgroups}, read-only (deploy/components/cgroups)"
+    cdi_component = "mount the node's /etc/cdi and /var/run/cdi, read-only (deploy/components/cdi)"
+    for name, path, advice in (("cgroups", cgroups, cgroups_component), ("cdi", cdi, cdi_component)):
+        if path is not None:
+            found.append(Need(name, path, Use.LIST, advice))
     if history is not None:
         found.append(
             Need(
