@@ -97,7 +97,9 @@ async def demo() -> AsyncGenerator[str]:
     async with Process("demo", *flags) as process:
         line = await process.line("  status page ", limit=40)
         url = line.split()[-1].rstrip("/")
-        opening = sum(sum(wish.values()) for work in WORKLOADS for wish in work.containers.values())
+        opening = sum(
+            sum(wish.values()) + bool(work.claim) for work in WORKLOADS for wish in work.containers.values()
+        )
 
         async def populated() -> bool:
             return len((await owners.scrape(url)).of("devicelens_device_owner_info")) == opening
