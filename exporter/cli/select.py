@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from exporter.cli.common import AskError, NoMatchError
-from exporter.mapping.names import has_part, resources_named, same
+from exporter.mapping.names import has_part, is_resource, resources_named, same
 from exporter.views.schema import AnomalyEntry, ClaimEntry, DeviceEntry, Envelope, PodEntry
 from exporter.views.wording import listed, rfc3339, spelled
 
@@ -197,7 +197,7 @@ def select(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
     """
     if not query.filters:
         return answer
-    if query.resource and resource_among(_resources(answer), query.resource) is None:
+    if query.resource and not _meant(answer, query.resource):
         raise NoMatchError(_unknown_resource(answer, query.resource))
     named = narrow(answer, query)
     found = in_states(named, query.states).nodes
@@ -302,12 +302,10 @@ def narrow(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
     """
     if not query.filters:
         return answer
-    resource: str | None = None
-    if query.resource:
-        resource = resource_among(_resources(answer), query.resource) or query.resource
-    matches = device_matcher(_device_names(answer, resource), query.device) if query.device else None
+    resources = _meant(answer, query.resource) if query.resource else None
+    matches = device_matcher(_device_names(answer, resources), query.device) if query.device else None
     return replace(
-        answer, nodes=tuple(_narrowed(node, query.pod, resource, matches) for node in answer.nodes)
+        answer, nodes=tuple(_narrowed(node, query.pod, resources, matches) for node in answer.nodes)
     )
 
 
@@ -318,12 +316,15 @@ DeviceMatcher = Callable[[str, str | None, str], bool]
 
 
 def _narrowed(
-    node: NodeDocument, pod: NamespacedPod | None, resource: str | None, matches: DeviceMatcher | None
+    node: NodeDocument,
+    pod: NamespacedPod | None,
+    resources: frozenset[str] | None,
+    matches: DeviceMatcher | None,
 ) -> NodeDocument:
     devices: list[DeviceEntry] = list(node.devices)
-    cpus = node.cpus if resource in {None, CPU} and matches is None else ()
-    if resource is not None:
-        devices = [d for d in devices if resource in resource_names(d)]
+    cpus = node.cpus if (resources is None or CPU in resources) and matches is None else ()
+    if resources is not None:
+        devices = [d for d in devices if not resources.isdisjoint(resource_names(d))]
     if matches is not None:
         devices = [d for d in devices if any(matches(*names) for names in _names(d))]
     if pod is not None:
@@ -367,11 +368,24 @@ def device_matcher(known: Iterable[DeviceNames], given: str) -> DeviceMatcher:
     return whole if any(whole(*names) for names in known) else part
 
 
-def _device_names(answer: MappingAnswer, resource: str | None) -> Iterator[DeviceNames]:
+def _device_names(answer: MappingAnswer, resources: frozenset[str] | None) -> Iterator[DeviceNames]:
     for node in answer.nodes:
         for device in node.devices:
-            if resource is None or resource in resource_names(device):
+            if resources is None or not resources.isdisjoint(resource_names(device)):
                 yield from _names(device)
+
+
+def _meant(answer: MappingAnswer, given: str) -> frozenset[str]:
+    """The names that RESOURCE means: one resource, and every driver, extended resource, and DeviceClass of
+    this name: a class and an extended resource may stand for the same devices.
+
+    Raises BadParameter if it may be several resources.
+    """
+    resources = {device.resource for node in answer.nodes for device in node.devices}
+    resources |= {CPU} if any(node.cpus for node in answer.nodes) else set()
+    one = resource_among(resources, given)
+    others = [name for name in _resources(answer) - resources if is_resource(name, given)]
+    return frozenset([*([] if one is None else [one]), *others])
 
 
 def resource_among(known: Iterable[str], given: str) -> str | None:

@@ -165,6 +165,16 @@ def test_claimed_devices_are_found_by_all_of_their_names(question: HolderQuery, 
     assert bool(node.cpus) is (question.resource == "cpu" or question.pod is not None)
 
 
+def test_a_class_and_an_extended_resource_of_one_name_are_both_found() -> None:
+    answer = mapping(
+        claimed("gpu-0", holder("by-class", requested_as="gpu")),
+        claimed("gpu-1", holder("by-resource", requested_as="example.com/gpu")),
+        claimed("gpu-2", holder("by-another", requested_as="gpu.example.com")),
+    )
+    assert devices_of(select(answer, HolderQuery("gpu"))) == ["gpu-0", "gpu-1"]
+    assert devices_of(select(answer, HolderQuery("example.com/gpu"))) == ["gpu-1"]
+
+
 def test_an_unknown_resource_is_reported_with_the_names_that_there_are() -> None:
     with pytest.raises(NoMatchError) as caught:
         select(MOVED, HolderQuery("tpu"))
