@@ -312,7 +312,8 @@ class Refresher:
             if note not in state.notes:
                 _log.warn(note)
         problems = self._check_allocatable(raw, update)
-        self._notes = (*raw.notes, *update.notes, *problems, *self._check_pods(update.snapshot))
+        problems += (*self._check_pods(update.snapshot), *self._check_slices(update.snapshot))
+        self._notes = (*raw.notes, *update.notes, *problems)
         state = _with_update(state, update, asked_at)
         return replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version)
 
@@ -353,6 +354,14 @@ class Refresher:
         missing = f"{count} {'pod' if count == 1 else 'pods'} with devices missing from List"
         self._missing.failed(missing)
         return (f"{missing} since the kubelet restarted: what they hold is not confirmed",)
+
+    def _check_slices(self, snapshot: Snapshot) -> tuple[str, ...]:
+        """A note on a node with claimed devices whose ResourceSlices no source reads."""
+        if not snapshot.held_only or any(one.name == "slices" for one in self._dra.view.sources):
+            return ()
+        unknown = "which devices of DRA drivers are free is unknown, and which claims are for administration"
+        why = "no ResourceSlices are read (apply deploy/components/dra, or set --dra.source slices)"
+        return (f"{unknown}: {why}",)
 
     @property
     def _level(self) -> Literal["debug", "warn"]:

@@ -890,3 +890,15 @@ async def test_a_source_that_fails_is_a_new_generation_of_the_state() -> None:
         await loop.until(lambda: loop.state.sources == problem)
         assert loop.state.generation == before.generation + 1
         assert loop.state.problems == ("no right to list resourceslices",)
+
+
+async def test_page_says_what_is_unknown_where_no_source_reads_slices() -> None:
+    async with running(Kubelet(_watched())) as loop:
+        (note,) = loop.state.notes
+        assert "which devices of DRA drivers are free is unknown" in note
+        assert "deploy/components/dra" in note
+    async with running() as loop:
+        assert loop.state.notes == (), "the node has no claimed device"
+    known = Claims(DraView(sources=(SourceStatus("slices", up=True),)), slow=True)
+    async with running(Kubelet(_watched()), dra=known) as loop:
+        assert loop.state.notes == ()
